@@ -1,0 +1,46 @@
+"""Errors of hvdgrab.
+
+Every error says what is wrong, where (rank, parameter, unit), and what to do::
+
+    HvdGrabError
+    ├── ConfigError           a setting is wrong, or two sources of it disagree
+    ├── UsageError            the training script uses the library in a way that cannot work
+    ├── WorldError            ranks, sizes, MPI and Horovod do not agree with each other
+    ├── StateError            a saved state does not fit this run
+    ├── CommunicationError    a message between ranks failed or did not match
+    └── ConsistencyError      ranks that must agree do not
+"""
+
+from __future__ import annotations
+
+
+class HvdGrabError(Exception):
+    """Base class: catch this to catch every error that hvdgrab raises on purpose."""
+
+
+class ConfigError(HvdGrabError, ValueError):
+    """A setting is wrong, or an explicit argument contradicts the job's YAML."""
+
+
+class UsageError(HvdGrabError, RuntimeError):
+    """The training script uses the sampler or the optimizer in a way that cannot work."""
+
+
+class WorldError(HvdGrabError, RuntimeError):
+    """The processes do not form the world that the script expects."""
+
+
+class StateError(HvdGrabError, ValueError):
+    """A saved state does not fit this run: another model, dataset, world or version."""
+
+
+class CommunicationError(HvdGrabError, RuntimeError):
+    """A message between ranks failed, or is not the one that was expected."""
+
+
+class ConsistencyError(HvdGrabError, RuntimeError):
+    """Ranks that must hold the same value do not; the message names them."""
+
+
+class CommunicatorClosed(CommunicationError):
+    """The communicator was closed while a call was waiting."""
