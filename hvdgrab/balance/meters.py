@@ -1,0 +1,208 @@
+"""Meters of the parallel herding bound during training, when nobody holds the units' gradients.
+
+Each rank adds every unit's gradient, as it passes, to the slot it has in the current order and to the slots it has in a few
+seeded random orders.  One elementwise sum of the buffers over the ranks at the end of the epoch gives the bounds of all of
+them, hence the bound relative to random reshuffling, at no second pass over the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvdgrab.balance.arrays import Array, to_numpy
+from hvdgrab.balance.orders import is_permutation
+from hvdgrab.balance.streams import Purpose, generator
+from hvdgrab.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class BoundResult(NamedTuple):
+    """A bound; None where it is unknown (no finite gradient was added, an overflow) or not measured."""
+
+    l2: float | None
+    linf: float | None
+    l2_vs_random: float | None
+    """`l2` over the mean ℓ2 bound of the seeded random orders: 1.0 = random reshuffling, smaller is better."""
+
+
+class _Meter:
+    """Sums of vectors over slots of several orders.  Lives one epoch of one rank."""
+
+    skipped: int
+    """Gradients left out because they (or their sketch) were not finite."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        to_vector: Callable[[Array], NDArray[np.float32]],
+        *,
+        order: Array,
+        stream: np.random.Generator,
+        exact: bool,
+    ) -> None:
+        randoms, bins, width = shape
+        n = len(order)
+        self._order = np.array(to_numpy(order, "order"), dtype=np.int64)
+        if n < 1 or bins < 1 or randoms < 0 or not is_permutation(self._order):
+            raise UsageError(f"a meter needs an order of n >= 1 units, bins >= 1 and randoms >= 0, not {n}, {bins}, {randoms}")
+        self.n = n
+        self.skipped = 0
+        self._to_vector = to_vector
+        self._exact = exact
+        # Row o, column u: the slot of unit u in random order o.
+        places = np.array([stream.permutation(n) for _ in range(randoms)], dtype=np.int64).reshape(randoms, n)
+        bins = min(bins, n)
+        self._slots = places * bins // n
+        self._bins = bins
+        self._buffer = np.zeros((1 + randoms, bins, width + 1), dtype=np.float32)
+
+    @property
+    def buffer(self) -> NDArray[np.float32]:
+        """(1 + randoms, slots, width + 1): sums, and in the last column counts (exact below 2^24); to be summed over the ranks.
+
+        The meter's own memory: it changes with every `add`.
+        """
+        return self._buffer
+
+    def add(self, position: int, unit: int, gradient: Array) -> None:
+        """Count one unit's gradient; called once for every unit that was seen, in any order.
+
+        Args:
+            position: where the unit stands in the current order.
+            unit: the unit; the order given at construction must hold it there.
+            gradient: (d,) floating point, on any device; read only, not kept.
+
+        Raises:
+            UsageError: the order has another unit at that position, or the gradient has another shape.
+        """
+        if not 0 <= position < self.n or self._order[position] != unit:
+            raise UsageError(f"unit {unit} is not at position {position} of the order that this meter was given")
+        vector = self._to_vector(gradient)
+        if vector.shape != (self._buffer.shape[2] - 1,):
+            raise UsageError(f"this meter takes vectors of {self._buffer.shape[2] - 1} values, not shape {vector.shape}")
+        if not np.isfinite(vector).all():
+            self.skipped += 1
+            return
+        for row, slot in enumerate((position * self._bins // self.n, *self._slots[:, unit])):
+            self._buffer[row, slot, :-1] += vector
+            self._buffer[row, slot, -1] += 1
+
+    def result(self, summed: NDArray[np.float32], size: int | None = None) -> BoundResult:
+        """The bounds from the sum of all ranks' buffers; the same on every rank that holds the same sum.
+
+        Args:
+            summed: the elementwise sum of `buffer` over the ranks.
+            size: number of ranks, if the number of gradients is to be checked.
+
+        Raises:
+            UsageError: another shape, or more gradients than `size` ranks have units.
+        """
+        if summed.shape != self._buffer.shape:
+            raise UsageError(f"the summed buffer must have shape {self._buffer.shape}, not {summed.shape}")
+        count = float(summed[0, :, -1].astype(np.float64).sum())
+        if size is not None and count > size * self.n:
+            raise UsageError(f"{count:.0f} gradients for {size} ranks of {self.n} units: one was added twice")
+        l2, linf = _slot_bound(summed[0])
+        randoms = [_slot_bound(row)[0] for row in summed[1:]]
+        mean = float(np.mean(randoms)) if randoms else 0.0
+        relative = l2 / mean if mean > 0 and np.isfinite(mean) and np.isfinite(l2) else None
+        return BoundResult(_known(l2), _known(linf) if self._exact else None, relative)
+
+
+class BoundSketch(_Meter):
+    """Estimates the ℓ2 bounds from a small sketch of every gradient: 64 slots of 256 floats an order, whatever the model.
+
+    Slots are runs of consecutive positions, and the prefix sums are looked at where slots end: the largest of 64 prefixes
+    instead of all n, for the current and the random orders alike.
+
+    Args:
+        n: units of this rank.
+        order: (n,) the current order.
+        epoch: seeds the random orders, with `seed` and `rank`.
+        seed: the run's seed.
+        rank: every rank draws its own random orders.
+        fold: a linear map of a gradient to (width,) float32, the same on all ranks, with E‖fold(x)‖² = ‖x‖²
+            (`hvdgrab.compression.fold.FoldSketch`).
+        width: floats of a sketch.
+        bins: slots; n where n is smaller.
+        randoms: random orders to compare with.
+
+    Raises:
+        UsageError: a number or a shape out of range.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        order: Array,
+        epoch: int,
+        seed: int,
+        rank: int,
+        fold: Callable[[torch.Tensor], torch.Tensor],
+        width: int = 256,
+        bins: int = 64,
+        randoms: int = 4,
+    ) -> None:
+        _check_length(order, n)
+        stream = generator(seed, Purpose.BOUND, epoch, rank)
+        super().__init__((randoms, bins, width), partial(_folded, fold), order=order, stream=stream, exact=False)
+
+
+class BoundExact(_Meter):
+    """Exact bounds, ℓ∞ too: a buffer of (1 + randoms)·n·(d + 1) floats, for small models only.
+
+    Args:
+        n: units of this rank.
+        d: length of a gradient.
+        order, epoch, seed, rank, randoms: as for `BoundSketch`.
+
+    Raises:
+        UsageError: a number or a shape out of range.
+    """
+
+    def __init__(self, n: int, d: int, *, order: Array, epoch: int, seed: int, rank: int, randoms: int = 4) -> None:
+        _check_length(order, n)
+        stream = generator(seed, Purpose.BOUND, epoch, rank)
+        super().__init__((randoms, n, d), _as_float32, order=order, stream=stream, exact=True)
+
+
+def _check_length(order: Array, n: int) -> None:
+    if tuple(order.shape) != (n,):
+        raise UsageError(f"the order of {n} units must have shape ({n},), not {tuple(order.shape)}")
+
+
+def _folded(fold: Callable[[torch.Tensor], torch.Tensor], gradient: Array) -> NDArray[np.float32]:
+    return to_numpy(fold(gradient), "gradient")  # type: ignore[arg-type]
+
+
+def _as_float32(gradient: Array) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return to_numpy(gradient, "gradient").astype(np.float32, copy=False)
+
+
+def _slot_bound(slots: NDArray[np.float32]) -> tuple[float, float]:
+    """(ℓ2, ℓ∞) of the largest prefix sum of (slots, width + 1) sums and counts; NaN where nothing was counted."""
+    counts = slots[:, -1].astype(np.float64)
+    if counts.sum() == 0:
+        return float("nan"), float("nan")
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = slots[:, :-1].sum(axis=0, dtype=np.float64) / counts.sum()
+        prefix, l2, linf = np.zeros_like(mean), 0.0, 0.0
+        for sums, count in zip(slots[:, :-1], counts, strict=True):
+            prefix += sums - count * mean
+            # numpy's maximum, unlike max(), keeps a NaN.
+            l2 = float(np.maximum(l2, np.linalg.norm(prefix)))
+            linf = float(np.maximum(linf, np.abs(prefix).max(initial=0.0)))
+    return l2, linf
+
+
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None
