@@ -1,0 +1,74 @@
+"""What a communicator between ranks can do.
+
+A communicator belongs to one communication thread a rank; every call blocks *that* thread, never the training loop, and every
+rank must make the same calls in the same order.  Buffers are C-contiguous NumPy arrays; a call has read its send buffer and
+filled its receive buffer when it returns, so that both may be changed afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Buffer = NDArray[Any]
+
+
+class Communicator(Protocol):
+    """One rank's end of a group of ``size`` ranks.  Every call raises `CommunicatorClosed` once `cancel` was called."""
+
+    @property
+    def rank(self) -> int:
+        """This process' number, 0 … size − 1."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks (W)."""
+
+    @property
+    def waiting_for(self) -> list[int]:
+        """Ranks whose part of the current call has not arrived yet, where that is known; read by other threads for messages."""
+
+    def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:
+        """Bring every rank's ``send`` to ``receive`` (size, *send.shape) on ``root``; elsewhere ``receive`` is None."""
+
+    def broadcast(self, buffer: Buffer, root: int) -> None:
+        """Overwrite ``buffer`` with the one of ``root``; shape and dtype must agree on all ranks."""
+
+    def reduce_sum(self, send: Buffer, receive: Buffer | None, root: int) -> None:
+        """Add every rank's ``send`` elementwise into ``receive`` (same shape) on ``root``; elsewhere ``receive`` is None."""
+
+    def cancel(self) -> None:
+        """Make calls that wait, and all later ones, raise `CommunicatorClosed`.  May be called from another thread."""
+
+    def close(self) -> None:
+        """Free what the communicator holds; idempotent.  Called by the communication thread after its last call."""
+
+
+def gather_bytes(communicator: Communicator, data: bytes, root: int = 0) -> list[bytes] | None:
+    """Gather byte strings of different lengths; the list, in rank order, is on ``root`` only."""
+    length = np.array([len(data)], dtype=np.int64)
+    lengths = np.empty((communicator.size, 1), dtype=np.int64) if communicator.rank == root else None
+    communicator.gather(length, lengths, root)
+    longest = np.array([0 if lengths is None else lengths.max()], dtype=np.int64)
+    communicator.broadcast(longest, root)
+    padded = np.zeros(int(longest[0]), dtype=np.uint8)
+    padded[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+    everyone = None if lengths is None else np.empty((communicator.size, padded.size), dtype=np.uint8)
+    communicator.gather(padded, everyone, root)
+    if lengths is None or everyone is None:
+        return None
+    return [everyone[rank, : int(lengths[rank, 0])].tobytes() for rank in range(communicator.size)]
+
+
+def broadcast_bytes(communicator: Communicator, data: bytes | None, root: int = 0) -> bytes:
+    """Give every rank the byte string of ``root`` (``data`` is ignored elsewhere)."""
+    own = data if communicator.rank == root and data is not None else b""
+    length = np.array([len(own)], dtype=np.int64)
+    communicator.broadcast(length, root)
+    buffer = np.zeros(int(length[0]), dtype=np.uint8)
+    if communicator.rank == root:
+        buffer[:] = np.frombuffer(own, dtype=np.uint8)
+    communicator.broadcast(buffer, root)
+    return buffer.tobytes()

@@ -1,0 +1,102 @@
+"""The communicator over MPI: non-blocking calls, polled, on a duplicate of COMM_WORLD.
+
+Open MPI makes no progress in the background, and its blocking calls burn a core while they wait.  So every call here starts a
+non-blocking operation and tests it, sleeping a little longer each time, up to a millisecond.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hvdgrab.comm.communicator import Buffer
+from hvdgrab.errors import CommunicatorClosed
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+CHUNK_ELEMENTS = 2**30
+"""Elements in one MPI message: counts are C ints, so 2³¹ is out of reach."""
+
+_FIRST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
+
+
+class MPICommunicator:
+    """A duplicate of an MPI communicator, so that no message of hvdgrab can meet one of Horovod or of the script.
+
+    Construction is collective.  Needs ``MPI.THREAD_MULTIPLE``; `hvdgrab.comm.world.check_world` refuses anything less.
+
+    Args:
+        parent: the communicator to duplicate, usually ``MPI.COMM_WORLD``.
+        chunk_elements: largest number of array elements in one message.
+    """
+
+    def __init__(self, parent: MPI.Intracomm, chunk_elements: int = CHUNK_ELEMENTS) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._chunk = chunk_elements
+        self._cancelled = threading.Event()
+        self.rank = parent.Get_rank()
+        self.size = parent.Get_size()
+        self._comm: MPI.Intracomm | None = None
+        duplicate, request = parent.Idup()
+        self.waiting_for: list[int] = []
+        self._wait([request], "duplicating the communicator")
+        self._comm = duplicate
+
+    def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:
+        """See `Communicator.gather`: the root's receives go straight into the rows of ``receive``."""
+        comm = self._open()
+        if self.rank != root:
+            self._wait([comm.Isend(part, dest=root) for part in self._chunks(send)], "gather", root)
+            return
+        assert receive is not None
+        receive[root] = send
+        others = [rank for rank in range(self.size) if rank != root]
+        parts = {rank: [comm.Irecv(part, source=rank) for part in self._chunks(receive[rank])] for rank in others}
+        for rank in others:  # all are on their way; this is only the order in which they are noticed
+            self._wait(parts[rank], "gather", rank)
+
+    def broadcast(self, buffer: Buffer, root: int) -> None:
+        """See `Communicator.broadcast`."""
+        comm = self._open()
+        self._wait([comm.Ibcast(part, root=root) for part in self._chunks(buffer)], "broadcast", root)
+
+    def reduce_sum(self, send: Buffer, receive: Buffer | None, root: int) -> None:
+        """See `Communicator.reduce_sum`."""
+        comm = self._open()
+        targets: list[Any] = [None] * len(self._chunks(send)) if receive is None else list(self._chunks(receive))
+        parts = zip(self._chunks(send), targets, strict=True)
+        self._wait([comm.Ireduce(part, target, op=self._mpi.SUM, root=root) for part, target in parts], "reduce")
+
+    def cancel(self) -> None:
+        """See `Communicator.cancel`."""
+        self._cancelled.set()
+
+    def close(self) -> None:
+        """Forget the duplicate.  It is not freed: that is collective, and other ranks may be gone."""
+        self._cancelled.set()
+        self._comm = None
+
+    def _open(self) -> MPI.Intracomm:
+        if self._comm is None or self._cancelled.is_set():
+            raise CommunicatorClosed(f"rank {self.rank}: the communicator is closed")
+        return self._comm
+
+    def _chunks(self, array: Buffer) -> list[Buffer]:
+        flat = array.reshape(-1)
+        if not np.shares_memory(flat, array) and array.size:
+            raise ValueError("a buffer on the wire must be contiguous")
+        return [flat[start : start + self._chunk] for start in range(0, max(flat.size, 1), self._chunk)]
+
+    def _wait(self, requests: list[Any], what: str, peer: int | None = None) -> None:
+        pause = _FIRST_SLEEP
+        self.waiting_for = [] if peer is None else [peer]
+        while not self._mpi.Request.Testall(requests):
+            # MPI has no event to wait for: the test itself is what moves messages on.
+            if self._cancelled.wait(pause):
+                raise CommunicatorClosed(f"rank {self.rank}: closed while a {what} waited for other ranks")
+            pause = min(2 * pause, _LONGEST_SLEEP)

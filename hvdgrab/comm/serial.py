@@ -1,0 +1,34 @@
+"""The communicator of a job with one rank."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from hvdgrab.comm.communicator import Buffer
+
+
+class SerialCommunicator:
+    """A group of one: every collective is a copy."""
+
+    rank = 0
+    size = 1
+    waiting_for: ClassVar[list[int]] = []
+
+    def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:  # noqa: ARG002 - one rank is always the root
+        """Copy ``send`` to ``receive[0]``."""
+        if receive is not None:
+            receive[0] = send
+
+    def broadcast(self, buffer: Buffer, root: int) -> None:
+        """Nothing to do."""
+
+    def reduce_sum(self, send: Buffer, receive: Buffer | None, root: int) -> None:  # noqa: ARG002
+        """Copy ``send`` to ``receive``."""
+        if receive is not None:
+            receive[...] = send
+
+    def cancel(self) -> None:
+        """Nothing ever waits."""
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,156 @@
+"""The communication thread: the only thread of a rank that talks to other ranks for hvdgrab."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, TypeVar
+
+from hvdgrab.comm.communicator import Communicator
+from hvdgrab.errors import CommunicationError
+
+Result = TypeVar("Result")
+UNHEARD_SECONDS = 20.0
+
+_Job = tuple["Future[Any]", Callable[[Communicator], Any]]
+
+
+class CommunicationThread:
+    """Runs jobs one after the other, in the order in which they were submitted, each with the rank's communicator.
+
+    The first job that raises ends the thread; its exception is raised again by `check`, `submit` and every open future, so that
+    the training loop hears of it at its next unit.
+
+    Args:
+        connect: makes the communicator; called in the thread, since connecting may wait for other ranks.
+        unheard: called in the thread with its error if nobody has picked that up after ``UNHEARD_SECONDS``: the training loop
+        then
+            waits for a rank that waits for this thread, and only the end of the process ends that.
+        capacity: jobs that may wait; `submit` blocks beyond that (back-pressure).
+    """
+
+    def __init__(self, connect: Callable[[], Communicator], unheard: Callable[[BaseException], None], capacity: int = 64) -> None:
+        self._jobs: queue.Queue[_Job | None] = queue.Queue(capacity)
+        self._connect, self._unheard = connect, unheard
+        self._heard = threading.Event()
+        self._communicator: Communicator | None = None
+        self._error: BaseException | None = None
+        self._closed = False
+        # A daemon: a rank that dies must not wait for messages that will never come.
+        self._thread = threading.Thread(target=self._run, name="hvdgrab-communication", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[Communicator], Result]) -> Future[Result]:
+        """Queue ``job``; its result or exception arrives in the future."""
+        self.check()
+        if self._closed:
+            raise CommunicationError("the communication thread is closed: nothing can be sent after optimizer.close()")
+        future: Future[Result] = Future()
+        while True:
+            try:
+                self._jobs.put((future, job), timeout=1.0)
+                return future
+            except queue.Full:
+                self.check()
+
+    def check(self) -> None:
+        """Raise what ended the thread, if anything did."""
+        if self._error is not None:
+            self._heard.set()
+            raise self._error
+
+    def wait(self, future: Future[Result], what: str, warn_every: float, give_up: float) -> Result:
+        """The future's result; every ``warn_every`` seconds says on standard error for whom it waits.
+
+        Args:
+            future: of a job of this thread.
+            what: who waits for what, for the message.
+            warn_every: seconds.
+            give_up: seconds after which the wait is an error.
+
+        Raises:
+            CommunicationError: ``give_up`` seconds have passed.
+        """
+        waited = 0.0
+        while True:
+            try:
+                return future.result(timeout=warn_every)
+            except FutureTimeoutError:
+                self.check()
+                waited += warn_every
+            except BaseException:
+                self._heard.set()
+                raise
+            text = (
+                f"{what}, {waited:.0f} s so far; missing: {self._missing()}. If one rank alone looked at a batch or left the "
+                "loop, give it a "
+                "DataLoader with a sampler of its own for that"
+            )
+            if waited >= give_up:
+                raise CommunicationError(text + " (stall_timeout is reached)")
+            print(f"hvdgrab: {text}", file=sys.stderr, flush=True)
+
+    def _missing(self) -> str:
+        ranks = [] if self._communicator is None else self._communicator.waiting_for
+        return ", ".join(f"rank {rank}" for rank in ranks) or "another rank"
+
+    def close(self, timeout: float) -> bool:
+        """Finish the queued jobs, then end the thread; after ``timeout`` seconds give up on them.  Idempotent, never hangs.
+
+        Returns:
+            Whether everything that was queued has been done.
+        """
+        if not self._closed:
+            self._closed = True
+            try:
+                self._jobs.put(None, timeout=timeout)
+            except queue.Full:
+                self._cancel()
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._cancel()
+            self._thread.join(1.0)
+        return self._error is None and not self._thread.is_alive()
+
+    def _cancel(self) -> None:
+        if self._communicator is not None:
+            self._communicator.cancel()
+
+    def _run(self) -> None:
+        try:
+            self._communicator = self._connect()
+        except BaseException as error:
+            self._fail(error)
+        while (item := self._jobs.get()) is not None:
+            future, job = item
+            if self._error is None:
+                self._do(future, job)
+            else:
+                future.set_exception(self._error)
+            # Not kept across the wait for the next job: a job's buffers and its caller may go as soon as it is done.
+            del item, future, job
+        if self._communicator is not None:
+            self._communicator.close()
+
+    def _do(self, future: Future[Any], job: Callable[[Communicator], Any]) -> None:
+        assert self._communicator is not None
+        try:
+            future.set_result(job(self._communicator))
+        except BaseException as error:
+            future.set_exception(error)
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Keep the error for the training loop; jobs that wait already learn of it first."""
+        self._error = error
+        with contextlib.suppress(queue.Empty):
+            while (item := self._jobs.get_nowait()) is not None:
+                item[0].set_exception(error)
+            self._jobs.put(None)
+        if not self._heard.wait(UNHEARD_SECONDS):
+            self._unheard(error)
