@@ -1,0 +1,143 @@
+"""The saved state of a run's ordering: what `state_dict` holds and `load_state_dict` checks."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hvdgrab.comm.communicator import Communicator, broadcast_bytes
+from hvdgrab.coordinator.book import OrderBook, Orders
+from hvdgrab.errors import StateError
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """Where a run stood, and what its balancing had come to.
+
+    It holds all ranks' orders, so that rank 0's alone can continue a job; only what is a single rank's own, the gradients of a
+    pair that is not complete, is missing then, and those pairs count as not seen.
+    """
+
+    rank: int
+    size: int
+    n: int
+    order: str
+    seed: int
+    epoch: int
+    position: int
+    orders: Orders
+    """(W, n) int64."""
+    signs: NDArray[np.int8]
+    """(W, n // 2) int8: what the saving rank knew."""
+    running_sum: NDArray[np.float32]
+    """(d,) float32 on a rank that balances, else empty."""
+    unsent: torch.Tensor | None
+    """(k, d) float32: see `PairBuffer.unsent`."""
+    mean: dict[str, Any] | None
+    facts: dict[str, Any]
+    """What must be equal in the run that continues: examples, units, dealing, parameters."""
+
+    @classmethod
+    def of(
+        cls,
+        book: OrderBook,
+        facts: Mapping[str, Any],
+        *,
+        epoch: int | None = None,
+        position: int | None = None,
+        orders: Orders | None = None,
+        signs: NDArray[np.int8] | None = None,
+        running_sum: NDArray[np.float32] | None = None,
+        unsent: torch.Tensor | None = None,
+        mean: dict[str, Any] | None = None,
+    ) -> SavedState:
+        """The state of a run that stands where ``book`` says, unless a later place is given."""
+        return cls(
+            rank=book.rank,
+            size=book.size,
+            n=book.n,
+            order=book.config.order,
+            seed=book.config.seed,
+            epoch=book.epoch if epoch is None else epoch,
+            position=book.position if position is None else position,
+            orders=np.array(book.orders if orders is None else orders),
+            signs=np.zeros((book.size, book.n // 2), dtype=np.int8) if signs is None else signs,
+            running_sum=np.zeros(0, dtype=np.float32) if running_sum is None else running_sum,
+            unsent=unsent,
+            mean=mean,
+            facts=dict(facts),
+        )
+
+    def check(self, book: OrderBook, facts: Mapping[str, Any]) -> None:
+        """Refuse a state that is not this run's.
+
+        Raises:
+            StateError: with what is different, and both values.
+        """
+        pairs = [
+            ("order", self.order, book.config.order, "keep the order, or start without the saved one"),
+            ("seed", self.seed, book.config.seed, "pass the saved seed"),
+            ("number of ranks", self.size, book.size, "start as many ranks as before"),
+            ("units per rank", self.n, book.n, "use the same dataset and batch_size"),
+        ]
+        names = {
+            "examples": "number of examples",
+            "dealing": "dealing of examples to units",
+            "parameters": "trainable parameters (digest of names, shapes and order)",
+        }
+        pairs += [
+            (names[key], self.facts.get(key), facts[key], "continue with the same dataset and model")
+            for key in names
+            if key in facts
+        ]
+        for what, saved, current, advice in pairs:
+            if saved != current:
+                raise StateError(
+                    f"the saved state does not fit this run: its {what} is {saved!r}, here it is {current!r}; {advice}"
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and tensors: ``torch.load(weights_only=True)`` reads it."""
+        plain = {
+            name: getattr(self, name)
+            for name in ("rank", "size", "n", "order", "seed", "epoch", "position", "mean", "facts", "unsent")
+        }
+        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in ("orders", "signs", "running_sum")}
+        return {"version": VERSION, **plain, **arrays}
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> SavedState:
+        """The state in a dictionary made by `to_dict`.
+
+        Raises:
+            StateError: it is not one, or of a version that this release cannot read.
+        """
+        if not isinstance(state, Mapping) or "version" not in state:
+            raise StateError("this is not a state of GraBSampler or GraBOptimizer: it has no version")
+        if state["version"] != VERSION:
+            raise StateError(f"the saved state has version {state['version']}, this release reads version {VERSION}")
+        names = cls.__dataclass_fields__
+        missing = sorted(set(names) - set(state))
+        if missing:
+            raise StateError(f"the saved state is incomplete: {', '.join(missing)} missing")
+        arrays = {name: torch.as_tensor(state[name]).cpu().numpy().copy() for name in ("orders", "signs", "running_sum")}
+        return cls(**{name: state[name] for name in names if name not in arrays}, **arrays)
+
+
+def fetch_state(communicator: Communicator, saved: SavedState | None, root: int) -> SavedState:
+    """Give every rank the state that ``root`` has loaded; collective."""
+    data = None
+    if communicator.rank == root and saved is not None:
+        file = io.BytesIO()
+        torch.save(saved.to_dict(), file)
+        data = file.getvalue()
+    received = broadcast_bytes(communicator, data, root)
+    return SavedState.from_dict(torch.load(io.BytesIO(received), weights_only=True))

@@ -1,0 +1,303 @@
+"""An ordering session: one rank's part in ordering a run, from units to the next epoch's orders.
+
+The training thread calls `unit` after every unit's last backward pass.  Everything that waits for other ranks runs in the
+communication thread; the training thread waits only for the first unit's handshake, for the end of an epoch before it starts
+the next, and where it is a whole message ahead.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hvdgrab import __version__
+from hvdgrab.balance import MeanBalance
+from hvdgrab.balance.meters import BoundExact, BoundSketch
+from hvdgrab.comm.communicator import Communicator
+from hvdgrab.comm.thread import CommunicationThread
+from hvdgrab.compression.fold import FoldSketch
+from hvdgrab.config import GraBConfig
+from hvdgrab.coordinator.book import OrderBook, Orders, Place
+from hvdgrab.coordinator.coordinators import Coordinator, DesignatedCoordinator, IndependentCoordinator, SeededCoordinator
+from hvdgrab.coordinator.ending import EndOfEpoch, Outcome
+from hvdgrab.coordinator.handshake import shake_hands
+from hvdgrab.coordinator.journal import Journal
+from hvdgrab.coordinator.messages import Header, Kind, PairMessage
+from hvdgrab.coordinator.pairing import PairBuffer
+from hvdgrab.coordinator.saved import SavedState, fetch_state
+from hvdgrab.errors import UsageError
+
+BOUND_WIDTH = 256
+"""Floats of the sketch from which the herding bound is estimated."""
+
+Result = TypeVar("Result")
+
+
+class OrderingSession:
+    """Orders the epochs of one rank, together with the sessions of the others.
+
+    Args:
+        config: the settings.
+        book: the sampler's; its later epochs are decided here from now on.
+        dimension: d, floats of a gradient.
+        facts: what must be equal on all ranks before the first unit (see `handshake`), beside what the book says itself.
+        connect: makes the communicator, in the communication thread.
+        journal: takes the epoch's measurements.
+        unheard: called in the communication thread with its error if the training loop does not pick it up; ends the process.
+    """
+
+    def __init__(
+        self,
+        config: GraBConfig,
+        book: OrderBook,
+        dimension: int,
+        facts: dict[str, Any],
+        connect: Callable[[], Communicator],
+        journal: Journal,
+        unheard: Callable[[BaseException], None],
+    ) -> None:
+        if config.order == "grab" and book.size > 1:
+            raise UsageError(
+                f"order 'grab' orders a single rank, but there are {book.size}: use 'id-grab' (each alone) or 'cd-grab'"
+            )
+        if config.designated_rank >= book.size:
+            raise UsageError(f"designated_rank is {config.designated_rank}, but the ranks are 0 … {book.size - 1}")
+        self.config, self.book, self.journal = config, book, journal
+        self._dimension, self._facts = dimension, facts
+        self._connect, self._unheard = connect, unheard
+        self.open_passes: Callable[[], int] = lambda: 0
+        """Backward passes of a unit that is not complete; the capture sets it."""
+        self._thread: CommunicationThread | None = None
+        self._saved: SavedState | None = None
+        self._outcome: Future[Outcome] | None = None
+        self._messages = 0
+        self._passes = 0
+        self._pairs: PairBuffer | None = None
+        self._mean: MeanBalance | None = None
+        self._meter: BoundSketch | BoundExact | None = None
+        self._fold = FoldSketch(BOUND_WIDTH, config.seed)
+        self._coordinator = self._make_coordinator()
+        self._whole = True
+        self._closed = False
+        book.attend(self._next_orders)
+
+    def unit(self, gradient: torch.Tensor | None, passes: int = 1) -> None:
+        """Take the gradient (d,) of the unit that has just had its last backward pass; None if it had none of its own.
+
+        Args:
+            gradient: read only, not kept; floating point, any device.
+            passes: backward passes that made the unit.
+
+        Raises:
+            UsageError: no unit was handed out for it.
+            HvdGrabError: whatever happened in the communication thread.
+        """
+        thread = self._connected()
+        thread.check()
+        place = self.book.consume()
+        self._passes += passes
+        seen = None if place.stand_in else gradient
+        self._whole = self._whole and seen is not None
+        if self._meter is not None and seen is not None:
+            self._meter.add(place.position, place.unit, seen)
+        self._balance(place, seen)
+        self.journal.unit_done()
+        if self.book.position == self.book.n:
+            self._outcome = self._end_epoch()
+
+    def close(self, finish: bool = True, timeout: float = 30.0) -> bool:
+        """End the session: finish the epoch that is under way if ``finish``, and what is queued.  Idempotent; never hangs.
+
+        Returns:
+            Whether everything was done; False if other ranks did not come within ``timeout`` seconds.
+        """
+        if self._closed:
+            return True
+        self._closed = True
+        if self._thread is None:
+            return True
+        if finish and self.book.consumed:
+            outcome, measured = self._outcome or self._end_epoch(), self.journal.take()
+            self._thread.submit(lambda communicator: self.journal.report(outcome.result().facts, measured, communicator))
+        return self._thread.close(timeout)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def saved_state(self) -> SavedState:
+        """What a run needs to continue from here; communicates nothing that the other ranks do not do anyway.
+
+        On the designated rank it waits until the pairs that it has sent are balanced.
+        """
+        if self._saved is not None:
+            return self._saved
+        if self._outcome is not None:  # between two epochs: the next one's beginning is what is saved
+            orders = self._wait(self._outcome, "the end of the epoch").orders
+            return SavedState.of(self.book, self._facts, epoch=self.book.epoch + 1, position=0, orders=orders)
+        if self._pairs is not None:
+            self._pairs.drain()
+        return SavedState.of(
+            self.book,
+            self._facts,
+            signs=self._coordinator.signs.copy(),
+            running_sum=self._coordinator.running_sum.copy(),
+            unsent=None if self._pairs is None else self._pairs.unsent(),
+            mean=None if self._mean is None else self._mean.state_dict(),
+        )
+
+    def restore(self, saved: SavedState) -> None:
+        """Continue from a state that this rank has loaded; before the first unit, or between two."""
+        saved.check(self.book, self._facts)
+        self._saved = saved
+        self.book.restore(saved.epoch, saved.position, saved.orders)
+        if self._thread is not None:
+            self._take_over(saved)
+            self._saved = None
+
+    def _balance(self, place: Place, gradient: torch.Tensor | None) -> None:
+        if self._mean is not None:
+            self._mean.skip() if gradient is None else self._mean.add(gradient)
+        elif self._pairs is not None and not (place.position == self.book.n - 1 and place.position % 2 == 0):
+            self._pairs.add(gradient)
+
+    def _next_orders(self) -> Orders:
+        """The orders of the next epoch; ends the current one first if it was left early."""
+        self._check_passes()
+        outcome = self._outcome or self._end_epoch()
+        result = self._wait(outcome, f"the end of epoch {self.book.epoch}")
+        assert self._thread is not None
+        self._thread.submit(functools.partial(self.journal.report, result.facts, self.journal.take()))
+        self._outcome = None
+        self._begin_epoch(self.book.epoch + 1, 0, result.orders)
+        return result.orders
+
+    def _check_passes(self) -> None:
+        per_unit, seen, n = self.config.passes_per_unit, self.book.position, self.book.n
+        if self.book.exhausted and seen < n and per_unit > 1 and self._passes + self.open_passes() in range(n, n * per_unit, n):
+            right = (self._passes + self.open_passes()) // n
+            raise UsageError(
+                f"rank {self.book.rank}: passes_per_unit is {per_unit}, but the {n} batches of epoch {self.book.epoch} had "
+                f"{right} backward "
+                f"passes each: say passes_per_unit={right}"
+            )
+
+    def _end_epoch(self) -> Future[Outcome]:
+        """Queue everything that the end of an epoch needs, after its last messages."""
+        assert self._thread is not None
+        if self._pairs is not None:
+            self._pairs.flush()
+        book = self.book
+        end = EndOfEpoch(
+            config=self.config,
+            header=Header(Kind.END, book.epoch, self._messages, book.n // 2, 0, book.position),
+            orders=book.orders,
+            seeded_orders=book.seeded_orders,
+            dimension=self._dimension,
+            coordinator=self._coordinator,
+            meter=self._meter,
+            mean=self._mean,
+            whole=self._whole,
+        )
+        return self._thread.submit(end.run)
+
+    def _begin_epoch(self, epoch: int, position: int, orders: Orders) -> None:
+        book, config = self.book, self.config
+        self._messages = self._passes = 0
+        self._whole = position == 0
+        if self._pairs is not None:
+            self._pairs.begin(position // 2)
+        self._meter = None
+        if config.bound != "off":
+            common: dict[str, Any] = {"order": orders[book.rank], "epoch": epoch, "seed": config.seed, "rank": book.rank}
+            self._meter = (
+                BoundExact(book.n, self._dimension, **common)
+                if config.bound == "exact"
+                else BoundSketch(book.n, fold=self._fold.fold, width=BOUND_WIDTH, **common)
+            )
+        self.journal.begin_epoch()
+
+    def _connected(self) -> CommunicationThread:
+        """The communication thread; at the first unit it is started and the ranks shake hands."""
+        if self._thread is None:
+            self._thread = CommunicationThread(self._connect, self._unheard)
+            self._open_buffers()
+            saved = self._saved
+            place = None if saved is None else [saved.epoch, saved.position]
+            verdict = self._wait(
+                self._thread.submit(lambda comm: shake_hands(comm, self._all_facts(), place)), "the first unit of every rank"
+            )
+            if verdict.state_from is not None:
+                saved = self._wait(
+                    self._thread.submit(functools.partial(fetch_state, saved=saved, root=verdict.state_from)), "the saved state"
+                )
+                if self._saved is None:
+                    self._adopt(saved)
+            self._begin_epoch(self.book.epoch, self.book.position, self.book.orders)
+            if saved is not None:
+                self._take_over(saved)
+            self._saved = None
+        return self._thread
+
+    def _open_buffers(self) -> None:
+        if self.config.order == "grab":
+            self._mean = MeanBalance(self.book.n, self._dimension, self.book.order)
+        elif self.config.uses_gradients:
+            self._pairs = PairBuffer(
+                self._dimension, self.config.pairs_per_message, self._send, lambda sent: self._wait(sent, "earlier pairs")
+            )
+
+    def _adopt(self, saved: SavedState) -> None:
+        saved.check(self.book, self._facts)
+        repeated = self.book.adopt(saved.epoch, saved.position, saved.orders)
+        if repeated:
+            print(
+                f"hvdgrab: rank {self.book.rank}: rank 0's saved state arrived after {repeated} batches of a finished part of "
+                f"epoch {saved.epoch} "
+                "had been drawn: they are seen twice in this epoch, as many others not at all. To avoid it, call "
+                "load_state_dict on every rank",
+                file=sys.stderr,
+            )
+
+    def _take_over(self, saved: SavedState) -> None:
+        """Put the inner state of a saved epoch in place; the book is there already."""
+        own = saved.rank == self.book.rank
+        self._whole = saved.position == 0
+        if self._pairs is not None:
+            self._pairs.resume(saved.position, saved.unsent if own else None)
+            self._coordinator.restore(saved.signs, saved.running_sum)
+        if self._mean is not None and saved.mean is not None:
+            self._mean.load_state_dict(saved.mean)
+
+    def _all_facts(self) -> dict[str, Any]:
+        return {"version": __version__, "settings": self.config.model_dump_json(), **self._facts}
+
+    def _make_coordinator(self) -> Coordinator:
+        book, config = self.book, self.config
+        root, pairs = config.designated_rank, book.n // 2
+        if config.order == "cd-grab":
+            return DesignatedCoordinator(book.rank, book.size, pairs, self._dimension, config.pairs_per_message, root)
+        if config.order == "id-grab":
+            return IndependentCoordinator(book.rank, book.size, pairs, self._dimension, root)
+        return SeededCoordinator(book.size, pairs, 0, root)
+
+    def _send(self, pair: int, differences: NDArray[np.float32], seen: NDArray[np.int8]) -> Future[None]:
+        assert self._thread is not None
+        book = self.book
+        header = Header(Kind.PAIRS, book.epoch, self._messages, pair, len(differences), book.position)
+        self._messages += 1
+        message = PairMessage(header, differences, seen)
+        return self._thread.submit(lambda communicator: self._coordinator.exchange(communicator, message))
+
+    def _wait(self, future: Future[Result], what: str) -> Result:
+        assert self._thread is not None
+        place = f"rank {self.book.rank}, epoch {self.book.epoch}, after {self.book.position} of {self.book.n} units"
+        return self._thread.wait(future, f"{place}: waits for {what}", self.config.stall_warning, self.config.stall_timeout)

@@ -1,0 +1,53 @@
+"""What happens to a session when its process ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from collections.abc import Callable
+
+from hvdgrab.comm.world import World, end_job
+from hvdgrab.coordinator.session import OrderingSession
+
+EXIT_TIMEOUT = 30.0
+"""Seconds that a process which ends well waits for the others, to write the last epoch's line."""
+
+
+def close_at_exit(session: OrderingSession, world: World) -> Callable[[], None]:
+    """Close the session when the process ends, and end the whole job if this rank ends by an exception.
+
+    Without the latter, a rank that raised would wait in MPI's finalisation for ranks that wait for its gradients.  Handlers run
+    last registered first, so this one runs before Horovod's own shutdown, whose errors on the other ranks would hide the cause.
+
+    Returns:
+        A function that closes the session now.
+    """
+    process, reference = os.getpid(), weakref.ref(session)
+
+    def close() -> None:
+        if (alive := reference()) is not None and not alive.close(timeout=EXIT_TIMEOUT):
+            print(
+                f"hvdgrab: rank {world.rank}: the other ranks did not come to the end; the last epoch's line is missing",
+                file=sys.stderr,
+            )
+
+    def at_exit() -> None:
+        if os.getpid() != process:
+            return
+        if getattr(sys, "last_value", None) is not None:
+            if (alive := reference()) is not None:
+                alive.close(finish=False, timeout=0.0)
+            if world.size > 1 and world.horovod:
+                end_job(None)
+            return
+        close()
+
+    atexit.register(at_exit)
+
+    def close_and_forget() -> None:
+        atexit.unregister(at_exit)
+        close()
+
+    return close_and_forget

@@ -1,0 +1,85 @@
+"""The table of parameters: where each one's gradient lies in the vector that is balanced."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from hvdgrab.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One parameter and the coordinates [start, start + length) of its gradient."""
+
+    name: str
+    parameter: torch.Tensor
+    start: int
+    length: int
+
+
+class ParameterTable:
+    """The trainable parameters of an optimizer, sorted by name, so that every rank and every run numbers them alike.
+
+    Args:
+        optimizer: its parameter groups say who takes part; one that is frozen now does not.
+        model: gives the names; a parameter that two modules share has the first of its names.
+
+    Raises:
+        UsageError: the optimizer holds a parameter that is not the model's, or nothing is trainable.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+        names: dict[torch.Tensor, str] = {parameter: name for name, parameter in reversed(list(model.named_parameters()))}
+        members = list(_members(optimizer))
+        foreign = [tuple(parameter.shape) for parameter in members if parameter not in names]
+        if foreign:
+            raise UsageError(
+                f"the optimizer holds {len(foreign)} parameters that are not the model's (the first has shape {foreign[0]}): "
+                "GraBOptimizer(optimizer, sampler, model) needs the model whose parameters the optimizer was given"
+            )
+        trainable = sorted((names[parameter], parameter) for parameter in members if parameter.requires_grad)
+        if not trainable:
+            raise UsageError("no parameter of the optimizer is trainable: there is no gradient to order by")
+        self.entries: list[Entry] = []
+        self.dimension = 0
+        for name, parameter in trainable:
+            self.entries.append(Entry(name, parameter, self.dimension, parameter.numel()))
+            self.dimension += parameter.numel()
+        self._optimizer = optimizer
+        self._known = {parameter for _, parameter in trainable}
+        self._frozen = [(names[parameter], parameter) for parameter in members if not parameter.requires_grad]
+        self._count = len(members)
+
+    def digest(self) -> str:
+        """A hash (hex, 16 characters) of names, shapes and order."""
+        text = "\n".join(f"{entry.name} {tuple(entry.parameter.shape)}" for entry in self.entries)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def check_unchanged(self) -> None:
+        """Notice parameters that began to take part after the table was made; ones that no longer do simply count as zero.
+
+        Raises:
+            UsageError: naming the parameter, and what to do.
+        """
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise UsageError(
+                    f"parameter '{name}' has been unfrozen: neither Horovod nor the ordering knows its gradient. Make "
+                    "hvd.DistributedOptimizer "
+                    "and GraBOptimizer again after unfreezing (state_dict() of the sampler carries the order over)"
+                )
+        if sum(len(group["params"]) for group in self._optimizer.param_groups) != self._count:
+            raise UsageError(
+                "parameters were added to the optimizer after GraBOptimizer was made: neither Horovod nor the ordering knows "
+                "their gradients. "
+                "Add them to the base optimizer first, then make hvd.DistributedOptimizer and GraBOptimizer again"
+            )
+
+
+def _members(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
