@@ -45,18 +45,21 @@ class Coordinator(Protocol):
 class _State:
     """What all coordinators hold: signs, running sum and counts of the current epoch."""
 
-    def __init__(self, size: int, pairs: int, dimension: int, root: int) -> None:
+    def __init__(self, size: int, pairs: int, dimension: int, root: int, room: int = 1) -> None:
         self.signs: Signs = np.zeros((size, pairs), dtype=np.int8)
         self.running_sum = np.zeros(dimension, dtype=np.float32)
         self.dropped = np.zeros(size, dtype=np.int64)
         self.bytes_sent = 0
         self._root = root
+        self._room = room
 
     def exchange(self, communicator: Communicator, message: PairMessage) -> None:
         """Nothing is balanced."""
 
     def restore(self, signs: Signs, running_sum: NDArray[np.float32]) -> None:
-        """See `Coordinator.restore`."""
+        """See `Coordinator.restore`; a state without a running sum starts it at zero."""
+        self._reset()
+        self.bytes_sent = 0
         self.signs[...] = signs
         if running_sum.size == self.running_sum.size:
             self.running_sum[...] = running_sum
@@ -80,7 +83,7 @@ class SeededCoordinator(_State):
 
     def finish(self, communicator: Communicator, end: Header) -> tuple[Signs, NDArray[np.int64]]:
         """See `Coordinator.finish`; all signs are 0."""
-        gather_headers(communicator, end, _NOTHING, self._root)
+        gather_headers(communicator, end, _NOTHING, self._root, self._room)
         return self.signs, self.dropped
 
 
@@ -101,7 +104,7 @@ class IndependentCoordinator(_State):
     def finish(self, communicator: Communicator, end: Header) -> tuple[Signs, NDArray[np.int64]]:
         """See `Coordinator.finish`: every rank's row of signs is gathered, then all are sent to all."""
         rank, root = communicator.rank, self._root
-        drops = gather_headers(communicator, end, self.dropped[rank : rank + 1], root)
+        drops = gather_headers(communicator, end, self.dropped[rank : rank + 1], root, self._room)
         everyone = np.empty_like(self.signs) if rank == root else None
         communicator.gather(self.signs[rank], everyone, root)
         result = share_signs(communicator, everyone, None if drops is None else drops[:, 0], self.signs.shape, root)
@@ -125,14 +128,14 @@ class DesignatedCoordinator(_State):
     """
 
     def __init__(self, rank: int, size: int, pairs: int, dimension: int, pairs_per_message: int, root: int) -> None:
-        super().__init__(size, pairs, dimension if rank == root else 0, root)
+        super().__init__(size, pairs, dimension if rank == root else 0, root, room=pairs_per_message)
         self._ranks = np.arange(size, dtype=np.int64)
         self._received = np.empty((size, pairs_per_message, dimension), dtype=np.float32) if rank == root else None
 
     def exchange(self, communicator: Communicator, message: PairMessage) -> None:
         """Bring the differences to the designated rank and balance them there."""
         count, first = message.header.pairs, message.header.pair
-        seen = gather_headers(communicator, message.header, message.seen.astype(np.int64), self._root)
+        seen = gather_headers(communicator, message.header, message.seen.astype(np.int64), self._root, self._room)
         received = None if self._received is None else self._received[:, :count]
         communicator.gather(message.differences, received, self._root)
         if communicator.rank != self._root:
@@ -143,7 +146,7 @@ class DesignatedCoordinator(_State):
 
     def finish(self, communicator: Communicator, end: Header) -> tuple[Signs, NDArray[np.int64]]:
         """See `Coordinator.finish`: only the sign bits travel back."""
-        gather_headers(communicator, end, _NOTHING, self._root)
+        gather_headers(communicator, end, _NOTHING, self._root, self._room)
         designated = communicator.rank == self._root
         result = share_signs(
             communicator, self.signs if designated else None, self.dropped if designated else None, self.signs.shape, self._root

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hvdgrab.balance import MeanBalance, next_order
 from hvdgrab.balance.meters import BoundExact, BoundResult, BoundSketch
@@ -82,6 +83,14 @@ class EndOfEpoch:
         everyone = np.empty((communicator.size, 1), dtype=np.int64) if communicator.rank == 0 else None
         communicator.gather(complete, everyone, 0)
         return self.meter.result(summed) if summed is not None and everyone is not None and everyone.all() else UNKNOWN
+
+
+def share_rows(communicator: Communicator, row: NDArray[np.int64]) -> Orders:
+    """Bring every rank's own ``row`` (n,) to every rank: (W, n); collective."""
+    rows = np.empty((communicator.size, row.size), dtype=np.int64)
+    communicator.gather(np.ascontiguousarray(row), rows if communicator.rank == 0 else None, 0)
+    communicator.broadcast(rows, 0)
+    return rows
 
 
 def compare_orders(communicator: Communicator, orders: Orders, epoch: int) -> None:

@@ -58,13 +58,18 @@ class PairMessage:
     """(pairs,) int8: 0 where one of the pair's two units had no backward pass of its own."""
 
 
-def gather_headers(communicator: Communicator, header: Header, extra: NDArray[np.int64], root: int) -> NDArray[np.int64] | None:
+def gather_headers(
+    communicator: Communicator, header: Header, extra: NDArray[np.int64], root: int, room: int
+) -> NDArray[np.int64] | None:
     """Gather headers and ``extra`` (k,) int64 on ``root``, compare the headers there, return (W, k): all ranks' extras.
+
+    All headers of a run have ``room`` >= k places for extras: ranks whose messages are of different kinds must meet in one
+    call to be told apart.
 
     Raises:
         ConsistencyError: the headers differ; on ``root`` only, the others learn of it when the job ends.
     """
-    row = np.concatenate([header.row(), extra])
+    row = np.concatenate([header.row(), extra, np.zeros(room - extra.size, dtype=np.int64)])
     rows = np.empty((communicator.size, row.size), dtype=np.int64) if communicator.rank == root else None
     communicator.gather(row, rows, root)
     if rows is None:
@@ -72,7 +77,7 @@ def gather_headers(communicator: Communicator, header: Header, extra: NDArray[np
     heads = rows[:, : len(_FIELDS)]
     if (heads != heads[root]).any():
         raise ConsistencyError(_disagreement(heads))
-    return rows[:, len(_FIELDS) :]
+    return rows[:, len(_FIELDS) : len(_FIELDS) + extra.size]
 
 
 def _disagreement(heads: NDArray[np.int64]) -> str:

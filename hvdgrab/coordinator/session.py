@@ -26,7 +26,7 @@ from hvdgrab.compression.fold import FoldSketch
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator.book import OrderBook, Orders, Place
 from hvdgrab.coordinator.coordinators import Coordinator, DesignatedCoordinator, IndependentCoordinator, SeededCoordinator
-from hvdgrab.coordinator.ending import EndOfEpoch, Outcome
+from hvdgrab.coordinator.ending import EndOfEpoch, Outcome, share_rows
 from hvdgrab.coordinator.handshake import shake_hands
 from hvdgrab.coordinator.journal import Journal
 from hvdgrab.coordinator.messages import Header, Kind, PairMessage
@@ -142,7 +142,9 @@ class OrderingSession:
             return self._saved
         if self._outcome is not None:  # between two epochs: the next one's beginning is what is saved
             orders = self._wait(self._outcome, "the end of the epoch").orders
-            return SavedState.of(self.book, self._facts, epoch=self.book.epoch + 1, position=0, orders=orders)
+            return SavedState.of(
+                self.book, self._facts, epoch=self.book.epoch + 1, position=0, orders=orders, mean=self._saved_mean()
+            )
         if self._pairs is not None:
             self._pairs.drain()
         return SavedState.of(
@@ -151,7 +153,7 @@ class OrderingSession:
             signs=self._coordinator.signs.copy(),
             running_sum=self._coordinator.running_sum.copy(),
             unsent=None if self._pairs is None else self._pairs.unsent(),
-            mean=None if self._mean is None else self._mean.state_dict(),
+            mean=self._saved_mean(),
         )
 
     def restore(self, saved: SavedState) -> None:
@@ -160,8 +162,24 @@ class OrderingSession:
         self._saved = saved
         self.book.restore(saved.epoch, saved.position, saved.orders)
         if self._thread is not None:
+            self._leave_epoch()
+            self._begin_epoch(saved.epoch, saved.position, saved.orders)
             self._take_over(saved)
             self._saved = None
+
+    def _leave_epoch(self) -> None:
+        """Come to rest before a state is put in place: nothing is under way, and an epoch that has ended gets its line."""
+        assert self._thread is not None
+        if self._pairs is not None:
+            self._pairs.drain()
+        measured = self.journal.take()
+        if self._outcome is not None:
+            facts = self._wait(self._outcome, f"the end of epoch {self.book.epoch}").facts
+            self._thread.submit(functools.partial(self.journal.report, facts, measured))
+            self._outcome = None
+
+    def _saved_mean(self) -> dict[str, Any] | None:
+        return None if self._mean is None else self._mean.state_dict()
 
     def _balance(self, place: Place, gradient: torch.Tensor | None) -> None:
         if self._mean is not None:
@@ -232,15 +250,10 @@ class OrderingSession:
             self._open_buffers()
             saved = self._saved
             place = None if saved is None else [saved.epoch, saved.position]
-            verdict = self._wait(
-                self._thread.submit(lambda comm: shake_hands(comm, self._all_facts(), place)), "the first unit of every rank"
-            )
+            greeting = self._thread.submit(lambda communicator: shake_hands(communicator, self._all_facts(), place))
+            verdict = self._wait(greeting, "the first unit of every rank")
             if verdict.state_from is not None:
-                saved = self._wait(
-                    self._thread.submit(functools.partial(fetch_state, saved=saved, root=verdict.state_from)), "the saved state"
-                )
-                if self._saved is None:
-                    self._adopt(saved)
+                saved = self._receive_state(verdict.state_from)
             self._begin_epoch(self.book.epoch, self.book.position, self.book.orders)
             if saved is not None:
                 self._take_over(saved)
@@ -255,15 +268,26 @@ class OrderingSession:
                 self._dimension, self.config.pairs_per_message, self._send, lambda sent: self._wait(sent, "earlier pairs")
             )
 
+    def _receive_state(self, root: int) -> SavedState:
+        """Get the state that ``root`` alone has loaded, and go on from it; collective."""
+        assert self._thread is not None
+        sent = self._thread.submit(functools.partial(fetch_state, saved=self._saved, root=root))
+        saved = self._wait(sent, f"the state that rank {root} has loaded")
+        if self._saved is None:
+            self._adopt(saved)
+        # Units on their way have changed this rank's own order: everyone must know it to make the next one.
+        rows = self._thread.submit(functools.partial(share_rows, row=self.book.order))
+        self.book.orders = self._wait(rows, "the orders of all ranks")
+        return saved
+
     def _adopt(self, saved: SavedState) -> None:
         saved.check(self.book, self._facts)
         repeated = self.book.adopt(saved.epoch, saved.position, saved.orders)
         if repeated:
             print(
-                f"hvdgrab: rank {self.book.rank}: rank 0's saved state arrived after {repeated} batches of a finished part of "
-                f"epoch {saved.epoch} "
-                "had been drawn: they are seen twice in this epoch, as many others not at all. To avoid it, call "
-                "load_state_dict on every rank",
+                f"hvdgrab: rank {self.book.rank}: rank 0's saved state arrived after {repeated} batches that epoch "
+                f"{saved.epoch} has seen already had been drawn: it sees them twice, and as many others not at all. To avoid it, "
+                "call load_state_dict on every rank",
                 file=sys.stderr,
             )
 
@@ -273,7 +297,9 @@ class OrderingSession:
         self._whole = saved.position == 0
         if self._pairs is not None:
             self._pairs.resume(saved.position, saved.unsent if own else None)
-            self._coordinator.restore(saved.signs, saved.running_sum)
+            # With id-grab every rank has a running sum of its own; with cd-grab only the designated one has any.
+            mine = own or self.config.order == "cd-grab"
+            self._coordinator.restore(saved.signs, saved.running_sum if mine else np.zeros(0, dtype=np.float32))
         if self._mean is not None and saved.mean is not None:
             self._mean.load_state_dict(saved.mean)
 

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from hvdgrab.comm import thread as thread_module
+from hvdgrab.comm.serial import SerialCommunicator
+from hvdgrab.comm.thread import CommunicationThread
+from hvdgrab.errors import CommunicationError
+
+
+def ignore(error: BaseException) -> None:
+    """The training loop is expected to hear of it."""
+
+
+@pytest.fixture
+def thread():
+    started = CommunicationThread(SerialCommunicator, ignore, capacity=4)
+    yield started
+    started.close(timeout=5.0)
+
+
+def fail(communicator):
+    raise ValueError("broken message")
+
+
+def test_jobs_run_in_order_and_bring_results(thread):
+    assert [future.result(5) for future in [thread.submit(lambda comm, i=i: i) for i in range(20)]] == list(range(20))
+
+
+def test_an_error_reaches_the_future_check_and_submit(thread):
+    future = thread.submit(fail)
+    with pytest.raises(ValueError, match="broken message"):
+        future.result(5)
+    with pytest.raises(ValueError, match="broken message"):
+        thread.wait(thread.submit(lambda comm: None), "test", 1.0, 5.0)
+    with pytest.raises(ValueError, match="broken message"):
+        thread.check()
+
+
+def test_jobs_behind_a_failed_one_get_its_error(thread):
+    gate = threading.Event()
+    thread.submit(lambda comm: gate.wait(5))
+    futures = [thread.submit(fail), thread.submit(lambda comm: None), thread.submit(lambda comm: None)]
+    gate.set()
+    for future in futures:
+        with pytest.raises(ValueError, match="broken message"):
+            future.result(5)
+
+
+def test_a_failing_connection_is_an_error_of_the_first_job():
+    def connect():
+        raise CommunicationError("no route")
+
+    thread = CommunicationThread(connect, ignore)
+    with pytest.raises(CommunicationError, match="no route"):
+        thread.wait(thread.submit(lambda comm: None), "test", 1.0, 5.0)
+    thread.close(timeout=5.0)
+
+
+def test_an_error_that_nobody_hears_ends_the_process(monkeypatch):
+    monkeypatch.setattr(thread_module, "UNHEARD_SECONDS", 0.1)
+    unheard, told = [], threading.Event()
+
+    def end(error):
+        unheard.append(error)
+        told.set()
+
+    thread = CommunicationThread(SerialCommunicator, end)
+    thread.submit(fail)
+    assert told.wait(5)
+    assert str(unheard[0]) == "broken message"
+    thread.close(timeout=5.0)
+
+
+def test_a_full_queue_holds_the_training_loop_back(thread):
+    gate = threading.Event()
+    thread.submit(lambda comm: gate.wait(10))
+    submitted = threading.Semaphore(0)
+
+    def submit_many():
+        for _ in range(8):
+            thread.submit(lambda comm: None)
+            submitted.release()
+
+    producer = threading.Thread(target=submit_many)
+    producer.start()
+    assert all(submitted.acquire(timeout=5) for _ in range(4))
+    assert not submitted.acquire(timeout=0.3), "the queue holds four jobs"
+    gate.set()
+    producer.join(5)
+    assert not producer.is_alive()
+
+
+def test_close_finishes_what_is_queued_and_is_idempotent(thread):
+    done = []
+    for number in range(3):
+        thread.submit(lambda comm, number=number: done.append(number))
+    assert thread.close(timeout=5.0)
+    assert thread.close(timeout=5.0)
+    assert done == [0, 1, 2]
+    with pytest.raises(CommunicationError, match="closed"):
+        thread.submit(lambda comm: None)
+
+
+def test_close_never_hangs():
+    gate = threading.Event()
+    thread = CommunicationThread(SerialCommunicator, ignore)
+    thread.submit(lambda comm: gate.wait(30))
+    assert not thread.close(timeout=0.2)
+    gate.set()

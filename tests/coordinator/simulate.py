@@ -1,0 +1,72 @@
+"""Whole runs of W ranks as threads: books, sessions and gradients, without models."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hvdgrab.comm.communicator import Communicator
+from hvdgrab.comm.threads import ThreadCommunicator, run_ranks
+from hvdgrab.config import GraBConfig
+from hvdgrab.coordinator.book import OrderBook
+from hvdgrab.coordinator.journal import Journal
+from hvdgrab.coordinator.session import OrderingSession
+
+FACTS = {"examples": 0, "units": 0, "dealing": "", "parameters": ""}
+
+
+@dataclass
+class Rank:
+    """One simulated rank; ``epoch`` drives it."""
+
+    communicator: ThreadCommunicator
+    config: GraBConfig
+    gradients: NDArray[np.float32]
+    """(n, d): of this rank's units; the same in every epoch."""
+    facts: dict[str, Any] = field(default_factory=lambda: dict(FACTS))
+    unheard: list[BaseException] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        n, d = self.gradients.shape
+        rank, size = self.communicator.rank, self.communicator.size
+        self.book = OrderBook(self.config, n, rank, size)
+        self.journal = Journal(None, n)
+        self.session = OrderingSession(self.config, self.book, d, self.facts, self._connect, self.journal, self.unheard.append)
+
+    def _connect(self) -> Communicator:
+        return self.communicator
+
+    def epoch(self, stop_after: int | None = None) -> list[int]:
+        """Run an epoch, or the rest of one, and leave it after ``stop_after`` more units; the units in the order in which "
+        "they came."""
+        seen = []
+        for _, unit in self.book.units():
+            self.session.unit(torch.from_numpy(self.gradients[unit]))
+            seen.append(unit)
+            if len(seen) == stop_after:
+                break
+        return seen
+
+
+def simulate(
+    gradients: NDArray[np.float32], work: Callable[[Rank], Any], timeout: float = 60.0, **settings: Any
+) -> list[Any]:
+    """Run ``work`` on every rank of gradients (W, n, d) and return its results in rank order; sessions are closed afterwards."""
+    config = GraBConfig(**settings)
+
+    def on_rank(communicator: ThreadCommunicator) -> Any:
+        rank = Rank(communicator, config, np.ascontiguousarray(gradients[communicator.rank]))
+        result = work(rank)
+        assert rank.session.close(timeout=timeout)
+        return result
+
+    before = threading.active_count()
+    results = run_ranks(len(gradients), on_rank, timeout)
+    assert threading.active_count() <= before + 1, "a communication thread outlived its session"
+    return results

@@ -1,0 +1,52 @@
+"""The real parts that tests need, and what happens where they are missing: a failure in CI, a skip with the reason on a user's machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def need(part: str, present: bool) -> None:
+    """Fail in CI, skip elsewhere, unless ``part`` is there."""
+    if not present:
+        reason = f"{part} is not installed here (`make setup` installs it)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+def find_mpirun() -> str:
+    """The mpirun of this environment, else of PATH; see `need`."""
+    beside = Path(sys.executable).with_name("mpirun")
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    need("mpirun", found is not None)
+    need("mpi4py", importlib.util.find_spec("mpi4py") is not None)
+    assert found is not None
+    return found
+
+
+def need_horovod() -> None:
+    """Horovod's torch part must be importable; see `need`."""
+    need("Horovod", importlib.util.find_spec("horovod") is not None)
+
+
+def mpirun(
+    ranks: int, arguments: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None, cwd: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
+    """Run this Python with ``arguments`` on ``ranks`` ranks of this machine; kills the job after ``timeout`` seconds."""
+    consent = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    command = [find_mpirun(), *consent, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), sys.executable, *arguments]
+    scrubbed = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PMI_", "HVDGRAB_"))}
+    environment = {**scrubbed, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(environment or {})}
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL
+    )
