@@ -1,0 +1,21 @@
+"""One rank as a plain process, without MPI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.backends.base import wrapper_command
+from launcher.backends.process import ProcessBackend
+
+if TYPE_CHECKING:
+    from launcher.plan import Plan
+
+
+class LocalBackend(ProcessBackend):
+    """Runs the rank's wrapper itself."""
+
+    name = "local"
+
+    def command(self, plan: Plan) -> tuple[tuple[str, ...], dict[str, str]]:
+        """The wrapper, and nothing around it."""
+        return wrapper_command(plan), {}

@@ -1,0 +1,48 @@
+"""Entry point of ``hvdgrab-launch``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from launcher.cli.app import COMMANDS, app
+from launcher.errors import EXIT_INTERRUPTED
+
+_ABOUT_ITSELF = ("--help", "-h", "--version")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: the arguments; by default those of the process.
+
+    Returns:
+        The exit code: 0 done, 1 the job failed (or the failing rank's own code), 2 wrong usage or spec, 130 interrupted.
+    """
+    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        app(args=with_default_command(given), prog_name="hvdgrab-launch")
+    except SystemExit as end:
+        return _code(end)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def with_default_command(argv: Sequence[str]) -> list[str]:
+    """The arguments with ``run`` in front, where a job's YAML stands in the place of a command.
+
+    A file that is called like a command is given as ``./ls``.
+    """
+    if not argv or argv[0] in COMMANDS or argv[0] in _ABOUT_ITSELF:
+        return list(argv) or ["--help"]
+    return ["run", *argv]
+
+
+def _code(end: SystemExit) -> int:
+    return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

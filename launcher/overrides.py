@@ -1,0 +1,70 @@
+"""``--set a.b=c``: one setting of a document replaced from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from launcher.document import MAX_DEPTH, Node, parse
+from launcher.errors import Problem, SpecError
+
+
+def apply(root: Node, option: str, literal: Sequence[str]) -> Node:
+    """A new tree in which the option's setting is replaced or added.
+
+    The text after ``=`` is read as YAML; under the paths of ``literal`` it is taken as it stands, except that a list in
+    brackets is a list.
+
+    Args:
+        root: the document's tree; left unchanged.
+        option: ``a.b=c``.
+        literal: paths whose values are text.
+
+    Raises:
+        SpecError: naming the option.
+    """
+    path, equals, text = option.partition("=")
+    keys = path.split(".")
+    source = f"--set {option if len(option) <= 80 else option[:77] + '...'}"
+    if not equals or not all(keys):
+        raise _wrong(source, "", "must look like a.b=value")
+    if len(keys) > MAX_DEPTH:
+        raise _wrong(source, "", f"more than {MAX_DEPTH} levels deep")
+    return _replaced(root, keys, _leaf(path, text, source, literal), path)
+
+
+def _wrong(source: str, path: str, message: str) -> SpecError:
+    return SpecError([Problem(source, None, path, message)])
+
+
+def _leaf(path: str, text: str, source: str, literal: Sequence[str]) -> Node:
+    is_literal = any(path == name or path.startswith(name + ".") for name in literal)
+    if is_literal and not text.lstrip().startswith(("[", "{")):
+        return Node(text, None, source)
+    if not text.strip():
+        return Node("", None, source, plain=True)
+    try:
+        return _without_lines(parse(text, source))
+    except SpecError as error:
+        raise SpecError([Problem(source, None, path, problem.message) for problem in error.problems]) from None
+
+
+def _without_lines(node: Node) -> Node:
+    if isinstance(node.content, dict):
+        return replace(node, line=None, content={key: _without_lines(child) for key, child in node.content.items()})
+    if isinstance(node.content, list):
+        return replace(node, line=None, content=[_without_lines(child) for child in node.content])
+    return replace(node, line=None)
+
+
+def _replaced(node: Node, keys: Sequence[str], leaf: Node, path: str) -> Node:
+    if not keys:
+        return leaf
+    if isinstance(node.content, list):
+        raise _wrong(leaf.source, path, f"the way to {keys[0]!r} leads through a list; set the whole list: [first, second]")
+    entries = dict(node.content) if isinstance(node.content, dict) else {}
+    if not isinstance(node.content, dict) and node.content not in ("", "~", "null"):
+        raise _wrong(leaf.source, path, f"the way to {keys[0]!r} leads through {node.content!r}, which holds no settings")
+    below = entries.get(keys[0], Node({}, None, leaf.source))
+    entries[keys[0]] = _replaced(below, keys[1:], leaf, path)
+    return replace(node, content=entries, plain=False)

@@ -1,0 +1,154 @@
+"""Where everything of a job lies: one object that knows every file name, and the rules for names and ids.
+
+Standard library only: the wrapper around every rank imports it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.errors import UsageError
+
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+NAME_RULE = "a name consists of 1 to 64 letters, digits, dots, dashes and underscores, and starts with a letter or digit"
+ID_PATTERN = NAME_PATTERN + r"-\d{8}-\d{6}-[0-9a-f]{4}"
+JOBS_VARIABLE = "HVDGRAB_JOBS"
+
+
+@dataclass(frozen=True)
+class JobPaths:
+    """The files of one job directory; constructing it touches nothing."""
+
+    root: Path
+    """The job directory, absolute."""
+
+    @property
+    def id(self) -> str:
+        """The job's id, which is the directory's name."""
+        return self.root.name
+
+    @property
+    def spec(self) -> Path:
+        """The resolved spec, frozen at submission."""
+        return self.root / "spec.yaml"
+
+    @property
+    def plan(self) -> Path:
+        """The plan: argv, environment and files."""
+        return self.root / "plan.json"
+
+    @property
+    def events(self) -> Path:
+        """What happened, a JSON object a line."""
+        return self.root / "events.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """What the training measured, an epoch a line; rank 0 writes it."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Directory of the training's checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def report(self) -> Path:
+        """The report, made when the job has ended."""
+        return self.root / "report.html"
+
+    @property
+    def logs(self) -> Path:
+        """Directory of the logs."""
+        return self.root / "logs"
+
+    @property
+    def ranks(self) -> Path:
+        """Directory of the ranks' start and exit marks."""
+        return self.root / "ranks"
+
+    @property
+    def backend_log(self) -> Path:
+        """What mpirun or horovodrun itself said."""
+        return self.logs / "backend.log"
+
+    def rank_log(self, rank: int) -> Path:
+        """Output of one rank, both streams."""
+        return self.logs / f"rank-{rank:04d}.log"
+
+    def rank_mark(self, rank: int) -> Path:
+        """Start and exit mark of one rank."""
+        return self.ranks / f"rank-{rank:04d}.json"
+
+    def directories(self) -> tuple[Path, ...]:
+        """What `create` makes, the job directory first."""
+        return (self.root, self.logs, self.ranks, self.checkpoints)
+
+    def create(self) -> None:
+        """Make the directories.
+
+        Raises:
+            UsageError: where the job directory exists or cannot be made.
+        """
+        try:
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            for directory in self.directories():
+                directory.mkdir()
+        except OSError as error:
+            raise UsageError(f"the job directory {self.root} cannot be made: {error.strerror}") from error
+
+
+def new_id(name: str, now: float | None = None, salt: str | None = None) -> str:
+    """A new job id: ``<name>-<YYYYmmdd-HHMMSS>-<4 hex>``, local time.
+
+    Args:
+        name: as `NAME_PATTERN` allows.
+        now: Unix time in seconds; by default the present.
+        salt: the last four characters; by default random.
+    """
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    return f"{name}-{stamp}-{salt or secrets.token_hex(2)}"
+
+
+def jobs_root(option: str | None) -> Path:
+    """The directory of all jobs: ``--jobs-dir``, else $HVDGRAB_JOBS, else ./jobs.  Absolute."""
+    chosen = option or os.environ.get(JOBS_VARIABLE) or "jobs"
+    return Path(os.path.abspath(os.path.expanduser(chosen)))  # noqa: PTH100, PTH111 - resolve() would follow the user's links
+
+
+def list_jobs(root: Path) -> list[JobPaths]:
+    """The job directories under a root, oldest first; links are not followed."""
+    try:
+        names = [entry.name for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError(f"the directory of jobs {root} cannot be read: {error.strerror}") from error
+    ids = [name for name in names if re.fullmatch(ID_PATTERN, name)]
+    return [JobPaths(root / name) for name in sorted(ids, key=lambda name: (name[-20:-5], name))]
+
+
+def find_job(root: Path, wanted: str) -> JobPaths:
+    """The job with this id, this unique beginning of an id, or the newest one of this name.
+
+    Raises:
+        UsageError: where there is none, or several.
+    """
+    jobs = list_jobs(root)
+    for job in jobs:
+        if job.id == wanted:
+            return job
+    named = [job for job in jobs if job.id[:-21] == wanted]
+    if named:
+        return named[-1]
+    matches = [job for job in jobs if wanted and job.id.startswith(wanted)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UsageError(f"{wanted!r} fits {len(matches)} jobs: {', '.join(job.id for job in matches[:5])}")
+    raise UsageError(f"no job {wanted!r} under {root}; `hvdgrab-launch ls` shows what is there")

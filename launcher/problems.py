@@ -1,0 +1,101 @@
+"""Pydantic's findings as `Problem`s: where they stand in the document, and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from launcher.document import Node
+from launcher.errors import Problem
+from launcher.spec import LATER_SECTIONS, Spec
+
+_TEXT_INSTEAD = {
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping of names to values",
+    "model_type": "must be a mapping of settings",
+    "model_attributes_type": "must be a mapping of settings",
+    "missing": "is missing",
+    "too_short": "must not be empty",
+}
+_HIDDEN = ("env", "secrets", "command")
+"""Settings whose values errors do not repeat: a secret may have been put there by mistake."""
+
+
+def describe(error: ValidationError, root: Node) -> list[Problem]:
+    """One `Problem` per finding, in the order of the document.
+
+    Args:
+        error: what validating the document's data raised.
+        root: the document's tree.
+    """
+    problems = [_problem(item, root) for item in error.errors(include_url=False)]
+    return sorted(problems, key=lambda problem: problem.line or 0)
+
+
+def _problem(item: Mapping[str, Any], root: Node) -> Problem:
+    keys = [str(key) for key in item["loc"] if key != "[key]"]
+    node = _locate(root, keys)
+    path = ".".join(keys)
+    if item["type"] == "extra_forbidden":
+        return Problem(node.source, node.line, path, _unknown_key(keys))
+    line = None if node is root else node.line
+    return Problem(node.source, line, path, _message(item, keys))
+
+
+def _locate(root: Node, keys: Sequence[str]) -> Node:
+    """The deepest node on the way to a setting that exists in the document."""
+    node = root
+    for key in keys:
+        if isinstance(node.content, dict) and key in node.content:
+            node = node.content[key]
+        elif isinstance(node.content, list) and key.isdigit() and int(key) < len(node.content):
+            node = node.content[int(key)]
+        else:
+            break
+    return node
+
+
+def _unknown_key(keys: Sequence[str]) -> str:
+    if len(keys) == 1 and keys[0] in LATER_SECTIONS:
+        return "this section is not supported yet"
+    valid = valid_keys(keys[:-1])
+    near = difflib.get_close_matches(keys[-1], valid, n=1)
+    if near:
+        return f"unknown key; did you mean {near[0]!r}?"
+    return f"unknown key; valid here: {', '.join(valid)}"
+
+
+def valid_keys(path: Sequence[str]) -> tuple[str, ...]:
+    """Names that a section may hold.
+
+    Args:
+        path: keys that lead to the section; empty for the document itself.
+    """
+    model: type[BaseModel] = Spec
+    for key in path:
+        model = model.model_fields[key].annotation  # type: ignore[assignment]  # sections are models, never unions
+    return tuple(model.model_fields)
+
+
+def _message(item: Mapping[str, Any], keys: Sequence[str]) -> str:
+    if item["type"] == "value_error":
+        return str(item["ctx"]["error"])
+    if item["type"] == "literal_error":
+        text = f"must be one of {item['ctx']['expected'].replace(chr(39), '')}"
+    else:
+        text = _TEXT_INSTEAD.get(item["type"], item["msg"].replace("Input should", "must"))
+    value = item.get("input")
+    shown = isinstance(value, str | int | float) and bool(keys) and keys[0] not in _HIDDEN and item["type"] != "missing"
+    return f"{text} (given: {_short(value)})" if shown else text
+
+
+def _short(value: object) -> str:
+    text = {True: "true", False: "false"}.get(value, repr(value)) if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,71 @@
+"""A program in a session of its own, with its output in a log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from launcher.errors import BackendError
+from launcher.process.output import LogFile, Output
+
+
+class ProcessGroup:
+    """A started program and all that stays in its group."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Output) -> None:
+        self.process = process
+        self.output = output
+
+    @classmethod
+    def start(
+        cls, argv: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path, secrets: Iterable[str]
+    ) -> ProcessGroup:
+        """Start a program.
+
+        Args:
+            argv: what to execute; never passed through a shell.
+            cwd: its working directory.
+            environment: its whole environment.
+            log: where both its streams go.
+            secrets: values to hide there.
+
+        Raises:
+            BackendError: where the system refuses.
+        """
+        try:
+            file = LogFile(log)
+            process = subprocess.Popen(
+                argv, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                start_new_session=True, bufsize=0,
+            )  # fmt: skip
+        except OSError as error:
+            raise BackendError(f"{argv[0]} could not be started: {error.strerror}") from error
+        assert process.stdout is not None
+        output = Output(os.dup(process.stdout.fileno()), file, secrets)
+        process.stdout.close()
+        return cls(process, output)
+
+    def poll(self) -> int | None:
+        """Exit code, 128 + n for signal n, or None while it runs."""
+        status = self.process.poll()
+        return 128 - status if status is not None and status < 0 else status
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the whole group."""
+        try:
+            os.killpg(self.process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return  # it has ended
+
+    def stop(self, grace: float) -> None:
+        """TERM, wait, KILL; returns when the program itself has ended."""
+        if self.process.poll() is None:
+            self.send(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(grace)
+        self.send(signal.SIGKILL)
+        self.process.wait()

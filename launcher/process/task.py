@@ -1,0 +1,70 @@
+"""What one rank has to run, as its wrapper reads it from the plan."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from launcher.paths import JobPaths
+
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+"""Where MPIs and schedulers say which rank this is, in the order in which they are asked."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One rank's program."""
+
+    command: tuple[bytes, ...]
+    environment: dict[bytes, bytes]
+    workdir: str
+    secrets: tuple[str, ...]
+    """Values to hide in the output."""
+
+
+def find_rank(environment: Mapping[str, str]) -> int:
+    """This process's rank; 0 where no MPI or scheduler says one."""
+    for name in RANK_VARIABLES:
+        value = environment.get(name, "")
+        if value.isascii() and value.isdigit():
+            return int(value)
+    return 0
+
+
+def read_task(job: JobPaths, inherited: Mapping[str, str]) -> Task:
+    """The rank's program from the job's plan.
+
+    Args:
+        job: the job directory.
+        inherited: the wrapper's own environment; the plan's variables are put on top.
+
+    Raises:
+        OSError, ValueError, KeyError: where the plan cannot be read.
+    """
+    plan = json.loads(job.plan.read_text("ascii"))
+    environment = {**inherited, **plan["environment"], **plan["rank_environment"]}
+    return Task(
+        command=tuple(_bytes(argument) for argument in plan["command"]),
+        environment={_bytes(name): _bytes(value) for name, value in environment.items()},
+        workdir=plan["workdir"],
+        secrets=tuple(inherited[name] for name in plan["secrets"] if name in inherited),
+    )
+
+
+def _bytes(text: str) -> bytes:
+    """The bytes that a text stands for, whatever the locale says: undecodable ones were kept as surrogates."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def find_program(command: bytes, environment: Mapping[bytes, bytes], workdir: str) -> bytes | None:
+    """The file that a command's first word names on the task's own PATH, from its own directory; None where there is none."""
+    if b"/" in command:
+        path = os.path.join(os.fsencode(workdir), command)  # noqa: PTH118 - bytes
+        return command if os.access(path, os.X_OK) and os.path.isfile(path) else None  # noqa: PTH113 - bytes
+    for directory in environment.get(b"PATH", os.fsencode(os.defpath)).split(b":"):
+        path = os.path.join(os.fsencode(workdir), directory, command)  # noqa: PTH118 - bytes
+        if os.access(path, os.X_OK) and os.path.isfile(path):  # noqa: PTH113 - bytes
+            return path
+    return None
