@@ -17,6 +17,11 @@ import torch
 from hvdgrab.errors import UsageError
 from hvdgrab.parameters import Entry, ParameterTable
 
+_NESTED = (
+    "a backward pass ran inside another one: activation checkpointing with use_reentrant=True is not supported, pass "
+    "use_reentrant=False"
+)
+
 
 class GradientCapture:
     """Collects the gradients of a unit's backward passes and hands their sum on.
@@ -62,6 +67,12 @@ class GradientCapture:
         finally:
             self._paused -= 1
 
+    def forget(self) -> int:
+        """Drop the passes of a unit that was not completed, as when an epoch is left in its middle; returns their number."""
+        passes, self.passes = self.passes, 0
+        self._seen = [False] * len(self._seen)
+        return passes
+
     def close(self) -> None:
         """Take the hooks off the parameters."""
         for hook in self._hooks:
@@ -86,10 +97,7 @@ class GradientCapture:
         if self._open and task == self._task:
             return
         if task < self._task:
-            raise UsageError(
-                "a backward pass ran inside another one: activation checkpointing with use_reentrant=True is not supported, "
-                "pass use_reentrant=False"
-            )
+            raise UsageError(_NESTED)
         if self._open and self.passes == 0:  # the last pass was broken off by an exception: forget what it left
             self._seen = [False] * len(self._seen)
         self._task, self._open = task, True
@@ -109,6 +117,8 @@ class GradientCapture:
 
     def _end_pass(self) -> None:
         self._open = False
+        if torch._C._current_autograd_node() is not None:  # at the end of a pass of its own no node is being evaluated
+            raise UsageError(_NESTED)
         self.passes += 1
         if self.passes < self._passes_per_unit:
             return

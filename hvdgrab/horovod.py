@@ -14,6 +14,8 @@ import torch
 from hvdgrab.comm.world import World, initialized_horovod
 from hvdgrab.errors import UsageError, WorldError
 
+_NEVER = 2**62
+
 
 class HorovodFace:
     """Calls the wrapped optimizer the way it can be called.
@@ -35,9 +37,8 @@ class HorovodFace:
         if world.size > 1 and not self.is_distributed and not simulated:
             raise WorldError(
                 f"rank {world.rank} of {world.size}: {type(optimizer).__name__} is not wrapped by hvd.DistributedOptimizer, so "
-                "nobody "
-                "would average the gradients: GraBOptimizer(hvd.DistributedOptimizer(optimizer, model.named_parameters()), "
-                "sampler, model)"
+                "nobody would average the gradients: GraBOptimizer(hvd.DistributedOptimizer(optimizer, "
+                "model.named_parameters()), sampler, model)"
             )
 
     def step(self) -> None:
@@ -82,6 +83,14 @@ class HorovodFace:
         """Horovod's method of that name; nothing to do without Horovod."""
         if self.is_distributed:
             self.optimizer.set_backward_passes_per_step(passes)
+
+    def retire(self) -> None:
+        """Make way for a new optimizer over the same parameters: Horovod never takes its hooks off them.
+
+        The old hooks go on counting backward passes towards a step that never comes; otherwise they would reduce every gradient
+        a second time, or raise.
+        """
+        self.set_backward_passes_per_step(_NEVER)
 
     @property
     def _base(self) -> Any:

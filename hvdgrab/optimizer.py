@@ -86,11 +86,11 @@ class GraBOptimizer(torch.optim.Optimizer):
             self._journal,
             end_job,
         )
+        sampler.attend(self._session, self._inner.retire)
         values = config.uses_gradients or config.bound != "off"
+        # The hooks come last: an optimizer that was refused leaves none behind.
         self._capture = GradientCapture(self._table, config.passes_per_unit, self._on_unit, values)
-        self._session.open_passes = lambda: self._capture.passes
-        if (loaded := sampler.attend(self._session)) is not None:
-            self._session.restore(loaded)
+        self._session.forget_passes = self._capture.forget
         self._closing = close_at_exit(self._session, sampler.world)
 
     # --- what Horovod's optimizer does -------------------------------------------------------------------------------------
@@ -107,8 +107,7 @@ class GraBOptimizer(torch.optim.Optimizer):
         elif self._has_gradients():
             raise UsageError(
                 f"rank {self._sampler.world.rank}: the optimizer steps, but no backward pass has reached the parameters that "
-                "GraBOptimizer "
-                "was given: pass it the model that is trained"
+                "GraBOptimizer was given: pass it the model that is trained"
             )
         else:
             self._inner.step_locally()
@@ -140,8 +139,7 @@ class GraBOptimizer(torch.optim.Optimizer):
         if self._ready:
             raise UsageError(
                 "add_param_group after construction: Horovod would never average the new parameters' gradients. Add the group "
-                "to the base "
-                "optimizer first, then make hvd.DistributedOptimizer and GraBOptimizer again"
+                "to the base optimizer first, then close() this one and make hvd.DistributedOptimizer and GraBOptimizer again"
             )
         super().add_param_group(param_group)
 
@@ -236,6 +234,10 @@ def _refuse_types(optimizer: object, sampler: object, model: object) -> None:
             )
     if isinstance(optimizer, GraBOptimizer):
         raise UsageError("this optimizer is a GraBOptimizer already")
+    if isinstance(sampler, GraBSampler) and sampler.attended:
+        raise UsageError(
+            "this sampler already belongs to another GraBOptimizer: close() that one first, or use one sampler for each"
+        )
 
 
 def _with_passes(sampler: GraBSampler, passes_per_unit: int | None) -> Any:
@@ -245,8 +247,7 @@ def _with_passes(sampler: GraBSampler, passes_per_unit: int | None) -> Any:
     if "passes_per_unit" in sampler.config.model_fields_set and given != passes_per_unit:
         raise ConfigError(
             f"'passes_per_unit' is {given} in the job's YAML or the sampler's GraBConfig but {passes_per_unit} in "
-            "GraBOptimizer's argument: "
-            "remove one of the two"
+            "GraBOptimizer's argument: remove one of the two"
         )
     if passes_per_unit < 1:
         raise ConfigError(f"passes_per_unit must be at least 1, not {passes_per_unit}")

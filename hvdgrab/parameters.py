@@ -69,15 +69,15 @@ class ParameterTable:
         for name, parameter in self._frozen:
             if parameter.requires_grad:
                 raise UsageError(
-                    f"parameter '{name}' has been unfrozen: neither Horovod nor the ordering knows its gradient. Make "
-                    "hvd.DistributedOptimizer "
-                    "and GraBOptimizer again after unfreezing (state_dict() of the sampler carries the order over)"
+                    f"parameter '{name}' has been unfrozen: neither Horovod nor the ordering knows its gradient. After "
+                    "unfreezing, close() this optimizer, then make hvd.DistributedOptimizer and GraBOptimizer again over the "
+                    "same sampler: the order goes on"
                 )
         if sum(len(group["params"]) for group in self._optimizer.param_groups) != self._count:
             raise UsageError(
                 "parameters were added to the optimizer after GraBOptimizer was made: neither Horovod nor the ordering knows "
-                "their gradients. "
-                "Add them to the base optimizer first, then make hvd.DistributedOptimizer and GraBOptimizer again"
+                "their gradients. close() this optimizer, then make hvd.DistributedOptimizer and GraBOptimizer again over the "
+                "same sampler: the order goes on"
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Sampler
@@ -67,6 +67,7 @@ class GraBSampler(Sampler[list[int]]):
         self.book = OrderBook(self.config, self._units.n, self.world.rank, self.world.size)
         self._session: OrderingSession | None = None
         self._loaded: SavedState | None = None
+        self._retire: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         """Units of an epoch on this rank (n)."""
@@ -127,21 +128,27 @@ class GraBSampler(Sampler[list[int]]):
         dealing = "anew every epoch" if self.config.order == "reshuffle" else self._units.digest()[:16]
         return {"examples": self._examples, "units": self.book.n, "dealing": dealing}
 
-    def attend(self, session: OrderingSession) -> SavedState | None:
-        """Let ``session`` order the epochs; returns the state that was loaded before.  Called by `GraBOptimizer`.
+    @property
+    def attended(self) -> bool:
+        """Whether a `GraBOptimizer` that is not closed orders the epochs."""
+        return self._session is not None and not self._session.closed
+
+    def attend(self, session: OrderingSession, retire: Callable[[], None] | None = None) -> None:
+        """Let ``session`` order the epochs, from the state that was loaded before.  Called by `GraBOptimizer`.
+
+        Args:
+            session: what takes over from the closed one, if there was one.
+            retire: called when yet another session takes over.
 
         Raises:
-            UsageError: another optimizer has it already.
+            StateError: that state is of another model.
         """
-        if self._session is not None:
-            if not self._session.closed:
-                raise UsageError(
-                    "this sampler already belongs to another GraBOptimizer: close() that one first, or use one sampler for each"
-                )
-            self._loaded = self._session.saved_state()
-        self._session = session
-        loaded, self._loaded = self._loaded, None
-        return loaded
+        loaded = self._loaded if self._session is None else self._session.saved_state().carried_over(session.facts)
+        if loaded is not None:
+            session.restore(loaded)
+        if self._retire is not None:
+            self._retire()
+        self._session, self._loaded, self._retire = session, None, retire
 
     def _members(self, epoch: int, unit: int) -> list[int]:
         if self.config.order == "reshuffle" and epoch != self._units_epoch:

@@ -1,4 +1,5 @@
-"""The real parts that tests need, and what happens where they are missing: a failure in CI, a skip with the reason on a user's machine."""
+"""The real parts that tests need, and what happens where they are missing: a failure in CI, a skip with the reason on a "
+"user's machine."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import contextlib
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -16,6 +17,8 @@ from hvdgrab.errors import CommunicationError
 
 Result = TypeVar("Result")
 UNHEARD_SECONDS = 20.0
+_LOOK_EVERY = 1.0
+"""Seconds between two looks for an error, while the training thread waits."""
 
 _Job = tuple["Future[Any]", Callable[[Communicator], Any]]
 
@@ -29,8 +32,7 @@ class CommunicationThread:
     Args:
         connect: makes the communicator; called in the thread, since connecting may wait for other ranks.
         unheard: called in the thread with its error if nobody has picked that up after ``UNHEARD_SECONDS``: the training loop
-        then
-            waits for a rank that waits for this thread, and only the end of the process ends that.
+            then waits for a rank that waits for this thread, and only the end of the process ends that.
         capacity: jobs that may wait; `submit` blocks beyond that (back-pressure).
     """
 
@@ -76,24 +78,26 @@ class CommunicationThread:
         Raises:
             CommunicationError: ``give_up`` seconds have passed.
         """
-        waited = 0.0
+        began, next_warning = time.monotonic(), warn_every
         while True:
             try:
-                return future.result(timeout=warn_every)
+                return future.result(timeout=min(warn_every, _LOOK_EVERY))
             except FutureTimeoutError:
                 self.check()
-                waited += warn_every
             except BaseException:
                 self._heard.set()
                 raise
+            waited = time.monotonic() - began
+            if waited < min(next_warning, give_up):
+                continue
             text = (
                 f"{what}, {waited:.0f} s so far; missing: {self._missing()}. If one rank alone looked at a batch or left the "
-                "loop, give it a "
-                "DataLoader with a sampler of its own for that"
+                "loop, give it a DataLoader with a sampler of its own for that"
             )
             if waited >= give_up:
                 raise CommunicationError(text + " (stall_timeout is reached)")
             print(f"hvdgrab: {text}", file=sys.stderr, flush=True)
+            next_warning += warn_every
 
     def _missing(self) -> str:
         ranks = [] if self._communicator is None else self._communicator.waiting_for

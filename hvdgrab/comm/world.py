@@ -50,8 +50,8 @@ def find_world(environment: Mapping[str, str] = os.environ) -> World:
     if hvd is None:
         if expected > 1:
             raise WorldError(
-                f"the launcher started {expected} processes, but Horovod is not initialised in this one: call hvd.init() before "
-                "GraBSampler, or pass rank= and size= yourself"
+                f"the launcher started {expected} processes, but Horovod is not initialised in this one: call hvd.init() "
+                "before GraBSampler, or pass rank= and size= yourself"
             )
         return World(rank=0, size=1)
     if environment.get("HOROVOD_ELASTIC") == "1":
@@ -65,8 +65,8 @@ def find_world(environment: Mapping[str, str] = os.environ) -> World:
     if expected > 1 and hvd.size() != expected:
         raise WorldError(
             f"the launcher started {expected} processes, but Horovod counts {hvd.size()}: each process would train alone. "
-            "Launcher and Horovod "
-            "use different MPI libraries, or srun offers another PMI (try `srun --mpi=pmix`); `hvdgrab-launch doctor` shows both"
+            "Launcher and Horovod use different MPI libraries, or srun offers another PMI (try `srun --mpi=pmix`); "
+            "`hvdgrab-launch doctor` shows both"
         )
     return World(hvd.rank(), hvd.size(), hvd.local_rank(), horovod=True)
 
@@ -119,14 +119,12 @@ def check_mpi(mpi: Any, world: World) -> None:
     if (size, rank) != (world.size, world.rank):
         raise WorldError(
             f"Horovod says rank {world.rank} of {world.size}, mpi4py says rank {rank} of {size}: they use different MPI "
-            "libraries or "
-            "Horovod was given a part of the world. `hvdgrab-launch doctor` shows what each is built with"
+            "libraries or Horovod was given a part of the world. `hvdgrab-launch doctor` shows what each is built with"
         )
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise WorldError(
             f"rank {world.rank}: MPI was started without MPI_THREAD_MULTIPLE, which Horovod's and hvdgrab's threads need: call "
-            "hvd.init() "
-            "before anything else imports mpi4py, and do not lower mpi4py.rc.thread_level"
+            "hvd.init() before anything else imports mpi4py, and do not lower mpi4py.rc.thread_level"
         )
 
 

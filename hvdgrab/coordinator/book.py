@@ -103,9 +103,8 @@ class OrderBook:
             if self._era != era:
                 raise UsageError(
                     f"rank {self.rank}: a newer iterator over the sampler has begun epoch {self.epoch} while this one was on "
-                    "its way: a second "
-                    "iterator ends the epoch of the first. To look at batches during an epoch, use a DataLoader with a sampler "
-                    "of its own"
+                    "its way: a second iterator ends the epoch of the first. To look at batches during an epoch, use a "
+                    "DataLoader with a sampler of its own"
                 )
         self.exhausted = True
 
@@ -118,15 +117,14 @@ class OrderBook:
         if self.handed == self._start == self.position:
             raise UsageError(
                 f"rank {self.rank}: a backward pass has finished, but no batch was drawn from GraBSampler: build the "
-                "DataLoader with "
-                "batch_sampler=sampler (a framework may have replaced it), and pass the same sampler to GraBOptimizer"
+                "DataLoader with batch_sampler=sampler (a framework may have replaced it), and pass the same sampler to "
+                "GraBOptimizer"
             )
         if self.position >= self.handed:
             raise UsageError(
                 f"rank {self.rank}, epoch {self.epoch}: more backward passes than units: {self.handed} of {self.n} units were "
-                "handed out, "
-                "and all of them have had theirs. Put passes that do not train in `with optimizer.paused():`, and where a batch "
-                "is split into k passes say GraBOptimizer(..., passes_per_unit=k)"
+                "handed out, and all of them have had theirs. Put passes that do not train in `with optimizer.paused():`, and "
+                "where a batch is split into k passes say GraBOptimizer(..., passes_per_unit=k)"
             )
         position = self.position
         self.position += 1
@@ -163,8 +161,8 @@ class OrderBook:
         if len(in_flight) > len(rest):
             raise StateError(
                 f"rank {self.rank}: rank 0's state is at unit {position} of {self.n}, and this rank has already drawn "
-                f"{len(in_flight)} batches, "
-                f"more than the {len(rest)} that are left: call load_state_dict on every rank before the loader is iterated"
+                f"{len(in_flight)} batches, more than the {len(rest)} that are left: call load_state_dict on every rank before "
+                "the loader is iterated"
             )
         later = [unit for unit in rest if unit not in set(in_flight)]
         front, stand_ins = [], set()

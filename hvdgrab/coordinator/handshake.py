@@ -70,8 +70,7 @@ def _judge(ranks: list[dict[str, Any]]) -> dict[str, Any]:
         epoch, position = saved[other[0]]
         return _error(
             f"{named_ranks(other)} loaded a state at epoch {epoch}, unit {position}, but rank 0 one at epoch {saved[0][0]}, "
-            f"unit {saved[0][1]}: "
-            "load states of the same moment"
+            f"unit {saved[0][1]}: load states of the same moment"
         )
     return {"error": None, "state_from": 0}
 

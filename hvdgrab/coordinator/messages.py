@@ -87,6 +87,6 @@ def _disagreement(heads: NDArray[np.int64]) -> str:
     ]
     return (
         f"the ranks are not at the same place: {'; '.join(places)}. Every rank must make the same number of backward passes in "
-        "an epoch; "
-        "a rank that looks at batches on its own, or leaves the loop alone, needs a DataLoader with a sampler of its own for that"
+        "an epoch; a rank that looks at batches on its own, or leaves the loop alone, needs a DataLoader with a sampler of "
+        "its own for that"
     )

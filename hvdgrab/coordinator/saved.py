@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -96,13 +96,22 @@ class SavedState:
         pairs += [
             (names[key], self.facts.get(key), facts[key], "continue with the same dataset and model")
             for key in names
-            if key in facts
+            if key in facts and key in self.facts  # a sampler that had no optimizer knows no parameters
         ]
         for what, saved, current, advice in pairs:
             if saved != current:
                 raise StateError(
                     f"the saved state does not fit this run: its {what} is {saved!r}, here it is {current!r}; {advice}"
                 )
+
+    def carried_over(self, facts: Mapping[str, Any]) -> SavedState:
+        """This state for a run whose model may have other trainable parameters now: then its orders alone.
+
+        Only for the beginning of an epoch, where nothing but the orders (and mean balance's stale mean) is known.
+        """
+        if self.facts.get("parameters") == facts.get("parameters"):
+            return self
+        return replace(self, facts=dict(facts), mean=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and tensors: ``torch.load(weights_only=True)`` reads it."""

@@ -72,8 +72,8 @@ class OrderingSession:
         self.config, self.book, self.journal = config, book, journal
         self._dimension, self._facts = dimension, facts
         self._connect, self._unheard = connect, unheard
-        self.open_passes: Callable[[], int] = lambda: 0
-        """Backward passes of a unit that is not complete; the capture sets it."""
+        self.forget_passes: Callable[[], int] = lambda: 0
+        """Drops the backward passes of a unit that was not completed and tells how many; set by the capture's owner."""
         self._thread: CommunicationThread | None = None
         self._saved: SavedState | None = None
         self._outcome: Future[Outcome] | None = None
@@ -124,7 +124,8 @@ class OrderingSession:
         if self._thread is None:
             return True
         if finish and self.book.consumed:
-            outcome, measured = self._outcome or self._end_epoch(), self.journal.take()
+            self._outcome = outcome = self._outcome or self._end_epoch()
+            measured = self.journal.take()
             self._thread.submit(lambda communicator: self.journal.report(outcome.result().facts, measured, communicator))
         return self._thread.close(timeout)
 
@@ -132,6 +133,11 @@ class OrderingSession:
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._closed
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What must be equal on all ranks, and in the run that made a state that is loaded here."""
+        return self._facts
 
     def saved_state(self) -> SavedState:
         """What a run needs to continue from here; communicates nothing that the other ranks do not do anyway.
@@ -189,6 +195,7 @@ class OrderingSession:
 
     def _next_orders(self) -> Orders:
         """The orders of the next epoch; ends the current one first if it was left early."""
+        self._passes += self.forget_passes()
         self._check_passes()
         outcome = self._outcome or self._end_epoch()
         result = self._wait(outcome, f"the end of epoch {self.book.epoch}")
@@ -200,12 +207,11 @@ class OrderingSession:
 
     def _check_passes(self) -> None:
         per_unit, seen, n = self.config.passes_per_unit, self.book.position, self.book.n
-        if self.book.exhausted and seen < n and per_unit > 1 and self._passes + self.open_passes() in range(n, n * per_unit, n):
-            right = (self._passes + self.open_passes()) // n
+        if self.book.exhausted and seen < n and per_unit > 1 and self._passes in range(n, n * per_unit, n):
+            right = self._passes // n
             raise UsageError(
                 f"rank {self.book.rank}: passes_per_unit is {per_unit}, but the {n} batches of epoch {self.book.epoch} had "
-                f"{right} backward "
-                f"passes each: say passes_per_unit={right}"
+                f"{right} backward passes each: say passes_per_unit={right}"
             )
 
     def _end_epoch(self) -> Future[Outcome]:
@@ -286,8 +292,8 @@ class OrderingSession:
         if repeated:
             print(
                 f"hvdgrab: rank {self.book.rank}: rank 0's saved state arrived after {repeated} batches that epoch "
-                f"{saved.epoch} has seen already had been drawn: it sees them twice, and as many others not at all. To avoid it, "
-                "call load_state_dict on every rank",
+                f"{saved.epoch} has seen already had been drawn: it sees them twice, and as many others not at all. To avoid "
+                "it, call load_state_dict on every rank",
                 file=sys.stderr,
             )
 

@@ -122,7 +122,8 @@ def test_a_rank_that_leaves_an_epoch_alone_ends_the_job_with_names():
         rank.epoch(stop_after=4 if rank.communicator.rank == 1 else None)
         rank.epoch()
 
-    with pytest.raises(ConsistencyError, match=r"not at the same place: rank 0 is in epoch 0 after unit 6; rank 1 ended epoch 0 after unit 4"):
+    places = "not at the same place: rank 0 is in epoch 0 after unit 6; rank 1 ended epoch 0 after unit 4"
+    with pytest.raises(ConsistencyError, match=places):
         simulate(random_gradients(2, 6), work)
 
 
@@ -133,7 +134,8 @@ def test_a_rank_that_waits_says_for_whom_and_gives_up(capsys):
             rank.epoch()
         rank.session.close(finish=False)
 
-    with pytest.raises(CommunicationError, match=r"rank 1, epoch 0, after 2 of 6 units: waits for the end of epoch 0, .* missing: rank 0"):
+    waits = "rank 1, epoch 0, after 2 of 6 units: waits for the end of epoch 0, .* missing: rank 0"
+    with pytest.raises(CommunicationError, match=waits):
         simulate(random_gradients(2, 6), work, stall_warning=0.1, stall_timeout=0.3)
     assert "0 s so far; missing: rank 0" in capsys.readouterr().err
 

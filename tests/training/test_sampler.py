@@ -18,8 +18,8 @@ LOADERS = {
     "workers 0": {"num_workers": 0},
     "workers 2": {"num_workers": 2},
     "workers 2, persistent": {"num_workers": 2, "persistent_workers": True},
-    "workers 2, forkserver": {"num_workers": 2, "multiprocessing_context": multiprocessing.get_context("forkserver")},
 }
+FORKSERVER = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": multiprocessing.get_context("forkserver")}
 
 
 def numbers(examples: int = EXAMPLES) -> TensorDataset:
@@ -71,6 +71,11 @@ def test_every_example_once_an_epoch_whatever_the_loader(training, loader, order
     assert epochs[0] != epochs[1] != epochs[2]
     plain = training(order=order)
     assert epochs == [plain.epoch() for _ in range(3)], "the loader's workers change nothing"
+
+
+def test_workers_of_a_forkserver_change_nothing_either(training):
+    run, plain = training(**FORKSERVER), training()
+    assert [run.epoch() for _ in range(2)] == [plain.epoch() for _ in range(2)]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -177,7 +182,8 @@ def test_seeded_orders_work_without_an_optimizer_and_gradient_orders_say_what_is
 
 
 def test_seeds_and_orders_of_one_seed_share_their_units_and_first_epoch():
-    epochs = {order: list(GraBSampler(numbers(), 4, order=order)) for order in ("rr", "cd-grab", "id-grab", "shuffle-once", "reshuffle")}
+    alike = ("rr", "cd-grab", "id-grab", "shuffle-once", "reshuffle")
+    epochs = {order: list(GraBSampler(numbers(), 4, order=order)) for order in alike}
     assert all(epoch == epochs["rr"] for epoch in epochs.values())
     assert list(GraBSampler(numbers(), 4, order="rr", seed=1)) != epochs["rr"]
     in_order = list(GraBSampler(numbers(), 4, order="fixed"))
