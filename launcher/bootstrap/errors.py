@@ -1,0 +1,65 @@
+"""The one error of the set-up: a sentence for the user, and the file that holds the whole story."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+
+class BootstrapError(Exception):
+    """The set-up cannot go on.
+
+    Args:
+        sentence: What is wrong and what to do, in one sentence.
+        log: Where the failing command's full output is, if a command failed.
+    """
+
+    def __init__(self, sentence: str, log: Path | None = None) -> None:
+        super().__init__(sentence if log is None else f"{sentence} (full log: {log})")
+        self.sentence = sentence
+        self.log = log
+
+
+NOT_ON_INDEX = "the package index that pip is set up with has no"
+_AGAIN = "run the same command again: it goes on where it stopped"
+_NO_NETWORK = re.compile(
+    r"Failed to establish a new connection|NewConnectionError|Name or service not known|Temporary failure in name resolution"
+    r"|Network is unreachable|No route to host|Connection refused|ProxyError|ConnectTimeoutError|ReadTimeoutError|Read timed out"
+    r"|Connection reset by peer|Max retries exceeded|RemoteDisconnected|SSLError|CERTIFICATE_VERIFY_FAILED"
+)
+_CERTIFICATE = re.compile(r"SSLError|CERTIFICATE_VERIFY_FAILED")
+_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|Errno 28|Errno 122")
+_READ_ONLY = re.compile(r"(?:Read-only file system|Permission denied)[^\n]*")
+_NO_MEMORY = re.compile(r"Killed signal terminated program|virtual memory exhausted|Cannot allocate memory|out of memory")
+_NO_RELEASE = re.compile(r"(?:No matching distribution found for|no matching distributions available for [^:]*:)\s+(\S+)")
+_LAST_ERROR = re.compile(r"^.*(?:\berror\b|\bError\b|ERROR).*$", re.MULTILINE)
+
+
+def explain(doing: str, output: str) -> str:
+    """Turn a failed command's output into one sentence.
+
+    Args:
+        doing: What was being done, as in "installing torch".
+        output: Everything that the command printed.
+
+    Returns:
+        A sentence that names the cause where it is a known one, else the last line that speaks of an error.
+    """
+    if _NO_SPACE.search(output):
+        return f"no disk space left while {doing}: free some, then {_AGAIN}"
+    if _NO_MEMORY.search(output):
+        return f"not enough memory while {doing}: run again with JOBS=1, which compiles one file at a time"
+    if _CERTIFICATE.search(output):
+        return f"the package index's certificate was refused while {doing}: set pip's `cert` option (pip config), then {_AGAIN}"
+    if _NO_NETWORK.search(output):
+        return f"no network: pip could not reach its package index while {doing}; check network and proxy, then {_AGAIN}"
+    missing = _NO_RELEASE.search(output)
+    if missing:
+        python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+        return f"{NOT_ON_INDEX} {missing.group(1)} for {python} here, needed while {doing}; see `pip config list`"
+    denied = _READ_ONLY.search(output)
+    if denied:
+        return f"a directory cannot be written while {doing} ({denied.group(0).strip()[:160]})"
+    lines = _LAST_ERROR.findall(output) or [line for line in output.splitlines() if line.strip()] or ["it printed nothing"]
+    return f"{doing} failed: {lines[-1].strip()[:200]}"
