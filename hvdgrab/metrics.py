@@ -51,7 +51,7 @@ class EpochRecord:
     step_ms: float | None = None
     """Median wall-clock milliseconds from one unit to the next on rank 0."""
     ordering_ms: float | None = None
-    """Median milliseconds of ``step_ms`` that the ordering took on rank 0."""
+    """Milliseconds a unit that the ordering took, mean over the epoch, on the slowest rank."""
     order_hash: str | None = None
     """Hash of all ranks' orders of this epoch."""
     epochs: int | None = None

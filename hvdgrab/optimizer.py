@@ -114,8 +114,7 @@ class GraBOptimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients; an AssertionError between ``backward()`` and ``step()`` or ``synchronize()``, as Horovod has "
-        "it."""
+        """Clear the gradients; as with Horovod an AssertionError while reductions are under way."""
         self._inner.zero_grad(set_to_none)
 
     def synchronize(self) -> None:
@@ -190,8 +189,7 @@ class GraBOptimizer(torch.optim.Optimizer):
         self._session.unit(None, passes=0)
 
     def close(self) -> None:
-        """Finish the epoch that is under way and write its line; idempotent, also done at exit.  Nothing can be ordered "
-        "afterwards."""
+        """Finish the epoch under way and write its line; idempotent, also done at exit.  Nothing is ordered afterwards."""
         self._capture.close()
         self._closing()
 

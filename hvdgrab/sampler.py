@@ -102,8 +102,7 @@ class GraBSampler(Sampler[list[int]]):
         self.book.expect_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to continue from here, bit for bit if every rank saves its own; see "
-        "`GraBOptimizer.state_dict`."""
+        """What is needed to continue from here; bit for bit if every rank saves its own (see `GraBOptimizer.state_dict`)."""
         if self._session is not None:
             return self._session.saved_state().to_dict()
         return (self._loaded or SavedState.of(self.book, self.facts())).to_dict()

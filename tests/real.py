@@ -1,5 +1,4 @@
-"""The real parts that tests need, and what happens where they are missing: a failure in CI, a skip with the reason on a "
-"user's machine."""
+"""The real parts that tests need; where one is missing CI fails, and a user's machine skips with the reason."""
 
 from __future__ import annotations
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
-import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,10 +67,9 @@ class Journal:
     def take(self) -> dict[str, Any]:
         """This rank's measurements of the epoch, JSON-able; the next epoch's start from zero."""
         times, count = self._unit_times, max(len(self._unit_times), 1)
-        intervals = [later - earlier for earlier, later in itertools.pairwise(times)]
         measured = {
             "scalars": self._scalars.totals(),
-            "step_ms": 1e3 * statistics.median(intervals) if intervals else None,
+            "step_ms": 1e3 * (times[-1] - times[0]) / (count - 1) if count > 1 else None,
             "ordering_ms": 1e3 * self._ordering / count,
             "seconds": times[-1] - self._began if times else None,
         }
@@ -100,7 +97,7 @@ class Journal:
             herding_l2_vs_random=facts.bound.l2_vs_random,
             bytes_sent=sum(one["bytes_sent"] for one in ranks),
             step_ms=ranks[0]["step_ms"],
-            ordering_ms=max(one["ordering_ms"] for one in ranks),
+            ordering_ms=ranks[0]["ordering_ms"],
             epochs=self._epochs,
             ranks=len(ranks),
             units=self._units,

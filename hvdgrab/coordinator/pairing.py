@@ -84,8 +84,7 @@ class PairBuffer:
                 self._wait(future)
 
     def unsent(self) -> torch.Tensor:
-        """(k, d) float32: finished pairs that wait for their message, then the first gradient of a pair whose second is to "
-        "come."""
+        """(k, d) float32: finished pairs that wait for their message, then the first gradient of a half pair."""
         return self._differences[self._current, : self._filled + int(self._half)].clone()
 
     def resume(self, position: int, unsent: torch.Tensor | None) -> None:

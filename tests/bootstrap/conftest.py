@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -31,11 +30,3 @@ def shims(tmp_path: Path) -> Shims:
         return folder
 
     return make
-
-
-def real_part(present: bool, what: str) -> None:
-    """Skip where a real part is missing; in CI its absence is a failure."""
-    if not present:
-        if os.environ.get("CI"):
-            pytest.fail(f"CI lacks {what}")
-        pytest.skip(f"{what} is not here")

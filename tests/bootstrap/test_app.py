@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bootstrap.conftest import ROOT, Shims, real_part
+from tests.bootstrap.conftest import ROOT, Shims
+from tests.real import need
 
 
 def bootstrap(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -52,7 +53,7 @@ def test_no_network() -> None:
     from launcher.bootstrap.environment import Environment
 
     facts = Environment(Path(sys.executable)).look(os.environ)
-    real_part((facts.scripts / "mpicxx").exists(), "an MPI in the environment")
+    need("an MPI in the environment", (facts.scripts / "mpicxx").exists())
     nowhere = {
         "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": "",
         "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "1", "PIP_NO_CACHE_DIR": "1",

@@ -12,7 +12,8 @@ import pytest
 from launcher import doctor
 from launcher.bootstrap.environment import Environment
 from launcher.bootstrap.probes import Probe
-from tests.bootstrap.conftest import Shims, real_part
+from tests.bootstrap.conftest import Shims
+from tests.real import need
 
 BROKEN = Probe(None, "ImportError: libmpi.so.40: cannot open shared object file")
 MPI4PY = {"version": "4.1.2", "library": "Open MPI v4.1.8", "multiple": True, "libmpi": []}
@@ -111,7 +112,7 @@ def test_output_and_exit_code(
 
 def test_this_environment_is_whole() -> None:
     facts = Environment(Path(sys.executable)).look(os.environ)
-    real_part(facts.has("horovod") and facts.has("mpi4py"), "Horovod with mpi4py")
+    need("Horovod with mpi4py", facts.has("horovod") and facts.has("mpi4py"))
     report = doctor.collect()
     assert report.ok, [check for check in report.checks if check.state == "missing"]
     found = {check.name: check.found for check in report.checks}

@@ -13,7 +13,7 @@ import pytest
 from launcher.bootstrap import horovod_source as source
 from launcher.bootstrap.cache import cache_root
 from launcher.bootstrap.errors import BootstrapError
-from tests.bootstrap.conftest import real_part
+from tests.real import need
 
 
 def fake_sdist(path: Path, **files: str) -> Path:
@@ -66,7 +66,7 @@ def test_an_archive_with_another_digest_is_removed(tmp_path: Path) -> None:
 
 def test_the_real_release_is_patched(tmp_path: Path) -> None:
     archive = cache_root(os.environ) / "sdists" / f"horovod-{source.VERSION}.tar.gz"
-    real_part(archive.exists(), "Horovod's sdist in the cache")
+    need("Horovod's sdist in the cache", archive.exists())
     source.check_archive(archive)
     with tarfile.open(archive) as tar:
         for name, _, _ in source.PATCHES:

@@ -9,7 +9,8 @@ import pytest
 
 from launcher.bootstrap import toolchain
 from launcher.bootstrap.errors import BootstrapError
-from tests.bootstrap.conftest import Shims, real_part
+from tests.bootstrap.conftest import Shims
+from tests.real import need
 
 
 def only(folder: Path) -> dict[str, str]:
@@ -93,7 +94,7 @@ def test_pypis_open_mpi_is_the_same_in_every_environment() -> None:
 
 def test_the_real_wrapper_compiles() -> None:
     found = shutil.which("mpicxx", path=os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)]))
-    real_part(found is not None, "mpicxx")
+    need("mpicxx", found is not None)
     assert found is not None
     assert toolchain.compile_program([found], toolchain._MPI_PROGRAM, os.environ) is None
     complaint = toolchain.compile_program([found], "#include <no_such_header.h>\n", os.environ)

@@ -11,7 +11,7 @@ from launcher.bootstrap import probes, verify
 from launcher.bootstrap.environment import Environment
 from launcher.bootstrap.errors import BootstrapError
 from launcher.bootstrap.toolchain import Mpi, describe_mpi, find_system_mpi
-from tests.bootstrap.conftest import real_part
+from tests.real import need
 
 MPI = Mpi(Path("/venv/bin"), "Open MPI", "4.1.8", bundled=True)
 GOOD: dict[str, dict[str, Any]] = {
@@ -73,7 +73,7 @@ def test_this_environment_trains() -> None:
     """The real thing: one process, then two ranks under mpirun."""
     environment = Environment(Path(sys.executable))
     facts = environment.look(os.environ)
-    real_part(facts.has("horovod") and facts.has("mpi4py"), "Horovod with mpi4py")
+    need("Horovod with mpi4py", facts.has("horovod") and facts.has("mpi4py"))
     mpi = find_system_mpi(os.environ) or describe_mpi(facts.scripts, os.environ, bundled=True)
     path = os.pathsep.join([str(facts.scripts), os.environ["PATH"]])
     assert "an allreduce of two ranks gave the right sum" in verify.verify(environment.python, mpi, {**os.environ, "PATH": path})

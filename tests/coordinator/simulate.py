@@ -43,8 +43,7 @@ class Rank:
         return self.communicator
 
     def epoch(self, stop_after: int | None = None) -> list[int]:
-        """Run an epoch, or the rest of one, and leave it after ``stop_after`` more units; the units in the order in which "
-        "they came."""
+        """Run an epoch, or the rest of one, at most ``stop_after`` units; the units in the order in which they came."""
         seen = []
         for _, unit in self.book.units():
             self.session.unit(torch.from_numpy(self.gradients[unit]))

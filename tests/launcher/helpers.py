@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from launcher import facts
 from launcher.facts import Facts, Mpirun
 from launcher.loader import load_text
 from launcher.paths import JobPaths
 from launcher.plan import Plan, make_plan
 from launcher.spec import Spec
+from tests.real import need
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 JOB_ID = "demo-20250102-030405-00ff"
@@ -58,10 +57,7 @@ def need_mpi(*, horovod: bool = False) -> None:
     """Skip where no Open MPI (or Horovod) is installed; in CI its absence is a failure."""
     found = facts.collect()
     missing = "mpirun" if found.mpirun is None else "horovodrun" if horovod and found.horovodrun is None else None
-    if missing and os.environ.get("CI"):
-        pytest.fail(f"{missing} is needed for this test, and CI must have it")
-    if missing:
-        pytest.skip(f"{missing} is not installed")
+    need(missing or "mpirun", missing is None)
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Benchmarks: ``hvdgrab-bench`` or ``python -m hvdgrab.bench``."""

@@ -1,0 +1,109 @@
+"""Start one of the examples on several ranks with ``mpirun`` and read what it measured."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdgrab import metrics
+from hvdgrab.errors import HvdGrabError
+from hvdgrab.metrics import EpochRecord
+
+EXAMPLES = ("digits", "m4_mlp", "lstm_wikitext2")
+_SHOWN = 3000  # characters of a failed run's output
+_PATIENCE = 15.0  # seconds for mpirun to end its ranks
+
+
+class BenchError(HvdGrabError, RuntimeError):
+    """A benchmark's run failed, or did not measure what it was started for."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """How this machine starts ranks."""
+
+    ranks: int
+    oversubscribe: bool = False
+    """Allow more ranks than cores (Open MPI wants to be told)."""
+    allow_root: bool = False
+    """Allow mpirun to run as root (Open MPI wants to be told)."""
+    timeout: float = 3600.0
+    """Seconds after which a run is ended."""
+
+    def command(self, example: str, arguments: Sequence[str]) -> list[str]:
+        """The argument vector of one run; binding is off, since ranks that share a core by accident are many times slower."""
+        consent = [*(["--oversubscribe"] if self.oversubscribe else []), *(["--allow-run-as-root"] if self.allow_root else [])]
+        binding = ["--bind-to", "none"]
+        script = [sys.executable, "-m", f"hvdgrab.examples.{example}", *arguments]
+        return [mpirun(), *consent, *binding, "-np", str(self.ranks), *script]
+
+
+def mpirun() -> str:
+    """The ``mpirun`` beside this interpreter, or else the one on PATH.
+
+    Raises:
+        BenchError: there is none.
+    """
+    beside = Path(sys.executable).parent
+    found = shutil.which("mpirun", path=str(beside)) or shutil.which("mpirun")
+    if found is None:
+        raise BenchError(f"no mpirun beside {sys.executable} or on PATH: load the cluster's MPI module, or run 'make setup'")
+    return found
+
+
+def run(site: Site, example: str, arguments: Sequence[str]) -> tuple[list[EpochRecord], float]:
+    """Run an example to its end in a job directory of its own: its epochs, and its wall-clock seconds.
+
+    Raises:
+        BenchError: it failed or took too long; the message ends with its last lines.
+    """
+    with tempfile.TemporaryDirectory(prefix="hvdgrab-bench-") as folder:
+        started = time.monotonic()
+        output, code = _wait(site.command(example, arguments), _environment(folder), site.timeout)
+        seconds = time.monotonic() - started
+        if code != 0:
+            ended = f"did not end within {site.timeout:g} s" if code is None else f"ended with code {code}"
+            raise BenchError(f"{example} {' '.join(arguments)} {ended}; its last lines:\n{output[-_SHOWN:]}")
+        records = metrics.latest(metrics.read(Path(folder) / metrics.FILE_NAME).records)
+    if not records:
+        raise BenchError(f"{example} {' '.join(arguments)} wrote no {metrics.FILE_NAME}")
+    return records, seconds
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """This process's environment, with one thread a rank and without what another job may have left in it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HVDGRAB_JOB", "HVDGRAB_GRAB"))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
+    return {"OMP_NUM_THREADS": "1", **kept, "PATH": path, "HVDGRAB_JOB_DIR": folder}
+
+
+def _wait(command: list[str], environment: dict[str, str], timeout: float) -> tuple[str, int | None]:
+    """Output and exit code; None as code where the time ran out.  mpirun ends its ranks when it is asked to end."""
+    process = subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, errors="replace",
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=timeout)
+        return output, process.returncode
+    except subprocess.TimeoutExpired:
+        return _end(process), None
+    finally:
+        if process.poll() is None:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> str:
+    process.terminate()
+    try:
+        return process.communicate(timeout=_PATIENCE)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[0]

@@ -1,0 +1,1 @@
+"""Three real trainings: ``python -m hvdgrab.examples.NAME``, under any launcher or as one process."""

@@ -1,0 +1,163 @@
+"""What the examples share: their arguments, and a world of ranks that is Horovod's or a single process."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from hvdgrab.config import ORDERS, GraBConfig
+from hvdgrab.errors import WorldError
+
+Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(model, inputs, targets) -> the mean loss of a batch."""
+EVALUATED = 128
+"""Examples in a batch of an evaluation."""
+_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "HOROVOD_SIZE", "HOROVOD_RANK")
+"""Any of these in the environment says that a launcher started this process as one rank of several."""
+
+
+def arguments(description: str | None, *, epochs: int, batch_size: int, lr: float) -> argparse.ArgumentParser:
+    """The command line that every example has; the three numbers are its defaults."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=_positive, default=epochs, help="passes over the data (default: %(default)s)")
+    parser.add_argument("--batch-size", type=_positive, default=batch_size, help="examples a unit (default: %(default)s)")
+    parser.add_argument("--lr", type=float, default=lr, help="learning rate at the start (default: %(default)s)")
+    parser.add_argument("--order", choices=ORDERS, help="rule of the data order (default: the job's YAML, else cd-grab)")
+    parser.add_argument("--seed", type=int, help="seed of model, units and orders (default: the job's YAML, else 0)")
+    parser.add_argument("--workers", type=int, default=0, help="loader processes of each rank (default: %(default)s)")
+    parser.add_argument("--limit", type=_positive, help="use only so many training examples")
+    parser.add_argument("--backward-passes", type=_positive, default=1, help="units whose gradients are added before a step")
+    parser.add_argument("--full-loss", action="store_true", help="also log the loss of all training examples after each epoch")
+    parser.add_argument("--no-grab", action="store_true", help="plain Horovod with DistributedSampler, for comparison")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not a positive number")
+    return value
+
+
+def seed_everything(args: argparse.Namespace) -> int:
+    """Seed torch with the seed that will order the data as well, and return it: one number names the whole run."""
+    seed = GraBConfig.resolve(seed=args.seed).seed
+    torch.manual_seed(seed)
+    return seed
+
+
+def limited(dataset: TensorDataset, limit: int | None) -> TensorDataset:
+    """The first ``limit`` examples of a dataset, or all of them."""
+    return TensorDataset(*(tensor[:limit] for tensor in dataset.tensors))
+
+
+def step_is_due(unit: int, units: int, backward_passes: int) -> bool:
+    """Whether unit number ``unit`` of an epoch (from 0) ends a window of gradient accumulation; the last window may be short."""
+    return (unit + 1) % backward_passes == 0 or unit + 1 == units
+
+
+@torch.no_grad()
+def mean_loss(name: str, loss_of: Loss, model: nn.Module, dataset: TensorDataset, world: World) -> float:
+    """Mean loss over a whole dataset with the weights as they are; every rank computes its part.
+
+    The loss that a training logs is that of each unit *before* its step, hence also a measure of how much neighbouring units
+    have in common; orders are compared by this one.
+    """
+    inputs, targets = (tensor[world.rank :: world.size] for tensor in dataset.tensors)
+    total = 0.0
+    for start in range(0, len(inputs), EVALUATED):
+        part, truth = (tensor[start : start + EVALUATED].to(world.device) for tensor in (inputs, targets))
+        total += float(loss_of(model, part, truth)) * len(part)
+    return world.mean(name, total, len(inputs))
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks of this run: Horovod's, or one process without Horovod.
+
+    All collective methods must be called by every rank; each carries a name, since Horovod numbers unnamed operations
+    locally and one extra operation on one rank would stall all later ones.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    hvd: Any = None
+    """The module ``horovod.torch``, or None in a single process."""
+
+    @classmethod
+    def start(cls) -> World:
+        """Join the other ranks, if a launcher started this process; a single process otherwise, without Horovod.
+
+        Raises:
+            WorldError: a launcher started several ranks, but Horovod cannot be imported: each would train alone.
+        """
+        launched = next((name for name in _LAUNCHED if name in os.environ), None)
+        if launched is None:
+            return cls()
+        try:
+            hvd = importlib.import_module("horovod.torch")
+        except ImportError as error:
+            raise WorldError(f"started as one rank of several ({launched} is set), but Horovod is missing: {error}") from error
+        hvd.init()
+        if "OMP_NUM_THREADS" not in os.environ:  # torch would take every core in every rank
+            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // hvd.local_size()))
+        return cls(hvd.rank(), hvd.size(), hvd.local_rank(), hvd)
+
+    @property
+    def device(self) -> torch.device:
+        """This rank's GPU, or the CPU where there is none."""
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        return torch.device("cuda", self.local_rank % torch.cuda.device_count())
+
+    def distribute(self, optimizer: torch.optim.Optimizer, model: nn.Module, backward_passes: int = 1) -> torch.optim.Optimizer:
+        """Same weights on every rank, and an optimizer that averages the gradients over ranks: what a Horovod script does."""
+        if self.hvd is None:
+            return optimizer
+        self.hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        distributed: torch.optim.Optimizer = self.hvd.DistributedOptimizer(
+            optimizer, named_parameters=model.named_parameters(), backward_passes_per_step=backward_passes
+        )
+        return distributed
+
+    def clip_and_step(self, optimizer: Any, model: nn.Module, largest: float) -> None:
+        """Step with the averaged gradient scaled down to a norm of at most ``largest``; 0: as it is.
+
+        Horovod's way: wait for the averages first (``synchronize``), change them, then step without waiting again.
+        """
+        if not largest:
+            optimizer.step()
+            return
+        if self.hvd is not None:
+            optimizer.synchronize()
+        nn.utils.clip_grad_norm_(model.parameters(), largest)
+        with optimizer.skip_synchronize() if self.hvd is not None else nullcontext():
+            optimizer.step()
+
+    def mean(self, name: str, total: float | torch.Tensor, count: int) -> float:
+        """Sum of ``total`` over sum of ``count``, over all ranks."""
+        pair = torch.tensor([float(total), float(count)], dtype=torch.float64)
+        if self.hvd is not None:
+            pair = self.hvd.allreduce(pair, name=name, op=self.hvd.Sum)
+        return float(pair[0] / pair[1])
+
+    def gather(self, name: str, value: int) -> list[int]:
+        """One integer of every rank, in rank order."""
+        mine = torch.tensor([value], dtype=torch.int64)
+        return [value] if self.hvd is None else [int(item) for item in self.hvd.allgather(mine, name=name)]
+
+    def say(self, epoch: int, epochs: int, **figures: float) -> None:
+        """Rank 0 prints one line an epoch."""
+        if self.rank == 0:
+            shown = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in figures.items())
+            print(f"epoch {epoch + 1:>3}/{epochs}  {shown}", flush=True)
