@@ -49,9 +49,9 @@ class EpochRecord:
     pairs_dropped: int | None = None
     """Pairs among them that were not finite."""
     step_ms: float | None = None
-    """Median wall-clock milliseconds from one unit to the next on rank 0."""
+    """Mean wall-clock milliseconds from one unit to the next on rank 0."""
     ordering_ms: float | None = None
-    """Milliseconds a unit that the ordering took, mean over the epoch, on the slowest rank."""
+    """Mean milliseconds a unit that the ordering took of rank 0's training thread."""
     order_hash: str | None = None
     """Hash of all ranks' orders of this epoch."""
     epochs: int | None = None
