@@ -8,6 +8,7 @@ Every error says what is wrong, where (rank, parameter, unit), and what to do::
     ├── WorldError            ranks, sizes, MPI and Horovod do not agree with each other
     ├── StateError            a saved state does not fit this run
     ├── CommunicationError    a message between ranks failed or did not match
+    │   └── CommunicatorClosed    the communicator was closed while a call was waiting
     └── ConsistencyError      ranks that must agree do not
 """
 

@@ -1,0 +1,114 @@
+"""The house rules that a machine can hold: imports go one way, importing is cheap, and what is promised exists."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hvdgrab
+from tests.real import ROOT
+
+LEVELS = [
+    {"errors", "config"},
+    {"balance", "compression", "comm", "units", "metrics", "plots"},
+    {"coordinator", "report"},
+    {"parameters", "capture", "horovod", "exit", "sampler", "optimizer"},
+    {"examples", "bench"},
+]
+"""Rooms of ``hvdgrab``; a room may import from lower levels, and on its own level only what ``BESIDE`` names."""
+BESIDE = {
+    ("config", "errors"),
+    ("units", "balance"),
+    ("report", "plots"),
+    ("capture", "parameters"),
+    ("optimizer", "parameters"),
+    ("optimizer", "capture"),
+    ("optimizer", "horovod"),
+    ("optimizer", "exit"),
+    ("optimizer", "sampler"),
+    ("bench", "examples"),
+}
+HEAVY = {"torch", "mpi4py", "horovod", "matplotlib", "sklearn"}
+
+
+def level(room: str) -> int:
+    (found,) = [number for number, rooms in enumerate(LEVELS) if room in rooms]
+    return found
+
+
+def imported(path: Path) -> set[str]:
+    """Modules that a file imports, wherever in it; under TYPE_CHECKING only for annotations, hence not counted."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "hvdgrab" else {node.module}
+    return names
+
+
+FILES = sorted((ROOT / "hvdgrab").rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT / "hvdgrab").parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.name != "__init__.py" or path.parent.name != "hvdgrab"], ids=str)
+def test_imports_go_one_way(path):
+    room = room_of(path)
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] == "launcher":
+            raise AssertionError(f"{path}: hvdgrab must not need the launcher")
+        if parts[0] != "hvdgrab" or len(parts) == 1 or parts[1] in (room, "__version__"):
+            continue
+        if parts[1] in hvdgrab.__all__ and level(room) == len(LEVELS) - 1:  # the top rooms are users of the package
+            continue
+        assert level(parts[1]) < level(room) or (room, parts[1]) in BESIDE, f"{path}: {room} imports {parts[1]}"
+
+
+@pytest.mark.parametrize("room", ["balance", "compression"])
+def test_the_pure_rooms_know_no_communication(room):
+    for path in (ROOT / "hvdgrab" / room).rglob("*.py"):
+        assert not {name.split(".")[0] for name in imported(path)} & {"mpi4py", "horovod"}, path
+
+
+def test_the_launcher_takes_only_the_settings_from_hvdgrab():
+    for path in (ROOT / "launcher").rglob("*.py"):
+        modules = {name for name in imported(path) if name.split(".")[0] in HEAVY | {"hvdgrab"}}
+        assert modules <= {"hvdgrab", "hvdgrab.config", "hvdgrab.errors", "hvdgrab.__version__"}, f"{path}: {modules}"
+
+
+@pytest.mark.parametrize("module", ["hvdgrab", "hvdgrab.config", "hvdgrab.balance", "launcher.cli.main"])
+def test_importing_is_cheap(module):
+    program = f"import sys, {module}; print(*sorted({HEAVY!r} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.split() == []
+
+
+def test_all_is_what_can_be_imported():
+    assert sorted(hvdgrab.__all__) == dir(hvdgrab)
+    for name in hvdgrab.__all__:
+        assert getattr(hvdgrab, name) is not None
+    for package in ("balance", "compression"):
+        module = importlib.import_module(f"hvdgrab.{package}")
+        assert all(hasattr(module, name) for name in module.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'GrabSampler'; it has GraBConfig"):
+        _ = hvdgrab.GrabSampler
+
+
+def test_every_error_is_a_hvdgrab_error_and_stands_in_the_tree():
+    errors = importlib.import_module("hvdgrab.errors")
+    classes = [value for value in vars(errors).values() if isinstance(value, type)]
+    assert all(issubclass(value, hvdgrab.HvdGrabError) for value in classes)
+    assert all(value.__name__ in (errors.__doc__ or "") for value in classes)
