@@ -113,6 +113,11 @@ class SavedState:
             return self
         return replace(self, facts=dict(facts), mean=None)
 
+    def without_own_pairs(self) -> SavedState:
+        """Without the finished pairs that waited for their message: the other ranks' are lost, so nobody's can be balanced."""
+        half = self.position % 2
+        return replace(self, unsent=None if self.unsent is None or not half else self.unsent[-half:])
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and tensors: ``torch.load(weights_only=True)`` reads it."""
         plain = {

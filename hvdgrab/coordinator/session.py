@@ -284,7 +284,7 @@ class OrderingSession:
         # Units on their way have changed this rank's own order: everyone must know it to make the next one.
         rows = self._thread.submit(functools.partial(share_rows, row=self.book.order))
         self.book.orders = self._wait(rows, "the orders of all ranks")
-        return saved
+        return saved.without_own_pairs()
 
     def _adopt(self, saved: SavedState) -> None:
         saved.check(self.book, self._facts)

@@ -240,10 +240,12 @@ def test_a_run_resumed_on_every_rank_equals_the_uninterrupted_one(order, pairs_p
     assert resumed == [one[1:] for one in whole]
 
 
-@pytest.mark.parametrize("saved_after", [2, 4, 7])
-def test_rank_0_alone_brings_the_state_to_all_at_the_first_unit(saved_after):
+@pytest.mark.parametrize("pairs_per_message", [1, 3])
+@pytest.mark.parametrize("saved_after", [2, 3, 4, 7])
+def test_rank_0_alone_brings_the_state_to_all_at_the_first_unit(saved_after, pairs_per_message):
     gradients = random_gradients(3, 7)
-    whole = simulate(gradients, run_epochs)
+    settings = {"pairs_per_message": pairs_per_message}
+    whole = simulate(gradients, run_epochs, **settings)
 
     def first_half(rank: Rank) -> object:
         rank.epoch()
@@ -252,7 +254,7 @@ def test_rank_0_alone_brings_the_state_to_all_at_the_first_unit(saved_after):
         rank.session.close(finish=False)
         return state
 
-    state = simulate(gradients, first_half)[0]
+    state = simulate(gradients, first_half, **settings)[0]
 
     def second_half(rank: Rank) -> list[list[int]]:
         if rank.communicator.rank == 0:
@@ -260,7 +262,7 @@ def test_rank_0_alone_brings_the_state_to_all_at_the_first_unit(saved_after):
         rest = rank.epoch()
         return [rest, rank.epoch()]
 
-    resumed = simulate(gradients, second_half)
+    resumed = simulate(gradients, second_half, **settings)
     assert resumed[0][0] == (whole[0][1][saved_after:] or whole[0][2]), "rank 0 goes on where it was"
     if saved_after == 7:  # rank 0 begins epoch 2, so do the others, but for the unit that was on its way
         assert all(sorted(one[0]) == list(range(7)) for one in resumed)
