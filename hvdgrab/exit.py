@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from hvdgrab.comm.world import World, end_job
 from hvdgrab.coordinator.session import OrderingSession
+from hvdgrab.errors import CommunicatorClosed, HvdGrabError
+from hvdgrab.horovod import wait_for_everyone
 
 EXIT_TIMEOUT = 30.0
 """Seconds that a process which ends well waits for the others, to write the last epoch's line."""
@@ -27,11 +29,14 @@ def close_at_exit(session: OrderingSession, world: World) -> Callable[[], None]:
     process, reference = os.getpid(), weakref.ref(session)
 
     def close() -> None:
-        if (alive := reference()) is not None and not alive.close(timeout=EXIT_TIMEOUT):
-            print(
-                f"hvdgrab: rank {world.rank}: the other ranks did not come to the end; the last epoch's line is missing",
-                file=sys.stderr,
-            )
+        alive = reference()
+        if alive is None or alive.closed:
+            return
+        if not alive.close(timeout=EXIT_TIMEOUT):
+            _explain(world, alive.error)
+        elif world.horovod and world.size > 1 and alive.connected:
+            # The first rank that leaves ends Horovod everywhere, and MPI with it: nobody may still be in a call then.
+            wait_for_everyone(EXIT_TIMEOUT)
 
     def at_exit() -> None:
         if os.getpid() != process:
@@ -42,7 +47,10 @@ def close_at_exit(session: OrderingSession, world: World) -> Callable[[], None]:
             if world.size > 1 and world.horovod:
                 end_job(None)
             return
-        close()
+        try:
+            close()
+        except HvdGrabError as error:
+            end_job(error)
 
     atexit.register(at_exit)
 
@@ -51,3 +59,11 @@ def close_at_exit(session: OrderingSession, world: World) -> Callable[[], None]:
         close()
 
     return close_and_forget
+
+
+def _explain(world: World, error: BaseException | None) -> None:
+    """Say why the last epoch has no line; errors of the training itself are raised."""
+    if error is not None and not isinstance(error, CommunicatorClosed):
+        raise error
+    reason = error or f"rank {world.rank}: the other ranks did not come to the end"
+    print(f"hvdgrab: {reason}; the last epoch's line is missing", file=sys.stderr)

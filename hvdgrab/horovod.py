@@ -6,6 +6,9 @@ single process, the same face is that of a plain optimizer.
 
 from __future__ import annotations
 
+import itertools
+import sys
+import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,6 +18,7 @@ from hvdgrab.comm.world import World, initialized_horovod
 from hvdgrab.errors import UsageError, WorldError
 
 _NEVER = 2**62
+_meetings = itertools.count()
 
 
 class HorovodFace:
@@ -113,3 +117,26 @@ class HorovodFace:
             raise WorldError(
                 "hvd.DistributedOptimizer was given a process set: all ranks must train together, use the global one"
             )
+
+
+def wait_for_everyone(timeout: float) -> bool:
+    """Wait until every rank has come here, as often as this one.
+
+    Returns:
+        Whether they all have; False after ``timeout`` seconds, or if Horovod has ended.
+    """
+    hvd = initialized_horovod()
+    if hvd is None:
+        return False
+    ended = sys.modules["horovod.common.exceptions"].HorovodInternalError
+    deadline = time.monotonic() + timeout
+    try:
+        handle = hvd.allreduce_async(torch.zeros(1), name=f"hvdgrab.end.{next(_meetings)}", op=hvd.Sum)
+        while not hvd.poll(handle):  # Horovod offers no wait with a limit
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(1e-3)
+        hvd.synchronize(handle)
+    except ended:
+        return False
+    return True

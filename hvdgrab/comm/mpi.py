@@ -84,7 +84,16 @@ class MPICommunicator:
     def _open(self) -> MPI.Intracomm:
         if self._comm is None or self._cancelled.is_set():
             raise CommunicatorClosed(f"rank {self.rank}: the communicator is closed")
+        self._check_running()
         return self._comm
+
+    def _check_running(self) -> None:
+        """A call after MPI's end would crash the process."""
+        if self._mpi.Is_finalized():
+            raise CommunicatorClosed(
+                f"rank {self.rank}: MPI has ended together with Horovod: call optimizer.close() on every rank before "
+                "hvd.shutdown()"
+            )
 
     def _chunks(self, array: Buffer) -> list[Buffer]:
         flat = array.reshape(-1)
@@ -99,4 +108,5 @@ class MPICommunicator:
             # MPI has no event to wait for: the test itself is what moves messages on.
             if self._cancelled.wait(pause):
                 raise CommunicatorClosed(f"rank {self.rank}: closed while a {what} waited for other ranks")
+            self._check_running()
             pause = min(2 * pause, _LONGEST_SLEEP)

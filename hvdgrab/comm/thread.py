@@ -107,8 +107,9 @@ class CommunicationThread:
         """Finish the queued jobs, then end the thread; after ``timeout`` seconds give up on them.  Idempotent, never hangs.
 
         Returns:
-            Whether everything that was queued has been done.
+            Whether everything that was queued has been done; if not, `error` may say why.
         """
+        self._heard.set()
         if not self._closed:
             self._closed = True
             try:
@@ -120,6 +121,11 @@ class CommunicationThread:
             self._cancel()
             self._thread.join(1.0)
         return self._error is None and not self._thread.is_alive()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the thread, if anything did."""
+        return self._error
 
     def _cancel(self) -> None:
         if self._communicator is not None:

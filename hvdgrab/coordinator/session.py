@@ -123,11 +123,21 @@ class OrderingSession:
         self._closed = True
         if self._thread is None:
             return True
-        if finish and self.book.consumed:
+        if finish and self.book.consumed and self.error is None:
             self._outcome = outcome = self._outcome or self._end_epoch()
             measured = self.journal.take()
             self._thread.submit(lambda communicator: self.journal.report(outcome.result().facts, measured, communicator))
         return self._thread.close(timeout)
+
+    @property
+    def connected(self) -> bool:
+        """Whether this rank has ever talked to the others."""
+        return self._thread is not None
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the communication, if anything did."""
+        return None if self._thread is None else self._thread.error
 
     @property
     def closed(self) -> bool:

@@ -23,7 +23,7 @@ WORKERS: dict[str, dict[str, Any]] = {
 }
 
 
-def permutations(job: Job, epochs: int, kept: int | None = None) -> None:
+def permutations(job: Job, epochs: int) -> None:
     """Every example once an epoch over all ranks."""
     n = job.sampler.units
     for epoch in range(epochs):
@@ -32,7 +32,7 @@ def permutations(job: Job, epochs: int, kept: int | None = None) -> None:
         assert everyone == list(range(len(job.data))), f"epoch {epoch}"
 
 
-@check(0, 2, cases=WORKERS)
+@check(2, cases=WORKERS)
 def workers(ranks: Ranks, loader: dict[str, Any]) -> None:
     job = build(ranks, examples=53, loader=loader)
     assert len(job.data) % job.sampler.batch_size  # units are of unequal size
@@ -42,6 +42,16 @@ def workers(ranks: Ranks, loader: dict[str, Any]) -> None:
     permutations(job, 3)
     job.check_captured()
     ranks.same(job.weights())
+
+
+@check(0)
+def workers_without_horovod(ranks: Ranks) -> None:
+    for kind in ("none", "fork"):
+        job = build(ranks, examples=53, loader=WORKERS[kind])
+        for _ in range(3):
+            job.epoch(compare=True)
+        permutations(job, 3)
+        job.check_captured()
 
 
 @check(4)
@@ -240,7 +250,7 @@ def a_second_iterator(ranks: Ranks) -> None:
 @check(0, 2)
 def one_rank_peeks(ranks: Ranks) -> None:
     """Iterators that are never consumed leave no trace, before training and between epochs, on one rank alone."""
-    job = build(ranks, loader={"num_workers": 2, "persistent_workers": True})
+    job = build(ranks, loader={"num_workers": 2, "persistent_workers": True} if ranks.hvd else {})
     if ranks.rank == 0:
         next(iter(job.loader))
     job.epoch(compare=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -50,14 +51,22 @@ def launch(size: int, *arguments: str, timeout: float, **extra: str) -> Ended:
     try:
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGTERM)  # mpirun passes it on to its ranks
-        try:
-            output, _ = process.communicate(timeout=15)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
+        stop(process)
+        output, _ = process.communicate()
         return Ended(process.returncode, output, timed_out=True)
+    finally:
+        stop(process)
     return Ended(process.returncode, output)
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """End a job that still runs; mpirun passes the signal on to its ranks."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=15)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def need_real_ranks() -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import horovod.torch as hvd
 
@@ -13,6 +14,7 @@ hvd.init()
 
 import hvdgrab.comm.thread  # noqa: E402 - as scripts do: Horovod first
 import hvdgrab.exit  # noqa: E402
+from hvdgrab.comm.mpi import MPICommunicator  # noqa: E402
 from tests.training.jobs import build  # noqa: E402
 from tests.training.ranks import Ranks  # noqa: E402
 
@@ -20,6 +22,17 @@ from tests.training.ranks import Ranks  # noqa: E402
 def say(directory: Path, what: str) -> None:
     """Note when this rank came to ``what``."""
     (directory / f"{what}-{hvd.rank()}").write_text(str(time.time()))
+
+
+def receive_late() -> None:
+    """Rank 0 comes late to messages in which the others have long put their part, and left."""
+    gather = MPICommunicator.gather
+
+    def late(*arguments: Any) -> None:
+        time.sleep(0.3)
+        gather(*arguments)
+
+    MPICommunicator.gather = late
 
 
 def main(how: str, directory: Path) -> None:
@@ -42,6 +55,10 @@ def main(how: str, directory: Path) -> None:
                     os.abort()
             job.train(features, classes)
     say(directory, "done")
+    if how == "late" and hvd.rank() == 0:
+        receive_late()
+    if how == "shutdown":
+        hvd.shutdown()
 
 
 if __name__ == "__main__":

@@ -78,8 +78,9 @@ class Ranks:
         if world:
             import horovod.torch as hvd
 
-            self.part = hvd.ProcessSet([0]) if world > 1 else None
-            hvd.init(process_sets=[self.part] if self.part else None)
+            if not hvd.is_initialized():
+                self.part = hvd.ProcessSet([0]) if world > 1 else None
+                hvd.init(process_sets=[self.part] if self.part else None)
             from mpi4py import MPI
 
             self.hvd, self.comm = hvd, MPI.COMM_WORLD.Dup()

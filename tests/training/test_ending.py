@@ -56,11 +56,23 @@ def test_a_rank_that_dies_ends_the_job(real_ranks: Start, tmp_path: Path) -> Non
     assert seconds < 15, ended.output
 
 
-def test_the_last_epoch_has_its_line_without_close(real_ranks: Start, tmp_path: Path) -> None:
-    ended, _ = run(real_ranks, 2, "well", tmp_path, HVDGRAB_JOB_DIR=str(tmp_path))
+@pytest.mark.parametrize("how", ["well", "late"])
+def test_the_last_epoch_has_its_line_without_close(real_ranks: Start, how: str, tmp_path: Path) -> None:
+    """Also where the other ranks are long through: the first one that leaves ends MPI for all, with Horovod."""
+    ended, _ = run(real_ranks, 2, how, tmp_path, HVDGRAB_JOB_DIR=str(tmp_path))
     assert ended.code == 0, ended.output
     assert len(list(tmp_path.glob("done-*"))) == 2
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [0, 1, 2]
     assert all(line["train_loss"] > 0 for line in lines)
     assert "Traceback" not in ended.output
+
+
+def test_horovod_shut_down_before_close_loses_a_line_at_most(real_ranks: Start, tmp_path: Path) -> None:
+    """MPI is gone with Horovod: no crash, and the message says what to do."""
+    ended, _ = run(real_ranks, 2, "shutdown", tmp_path, HVDGRAB_JOB_DIR=str(tmp_path))
+    assert ended.code == 0, ended.output
+    assert "Segmentation" not in ended.output
+    assert "close()" in ended.output
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines][:2] == [0, 1]
