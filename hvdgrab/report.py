@@ -171,7 +171,7 @@ def _panels(jobs: Sequence[Job]) -> list[plots.Panel]:
     steps = lines("step_ms", ", step") + lines("ordering_ms", ", ordering", dashed=True)
     panels = [
         plots.Panel("Training loss", lines("train_loss"), log=True),
-        plots.Panel("Herding bound relative to random reshuffling", lines("herding_l2_vs_random"), reference=1.0),
+        plots.Panel("Herding bound relative to random orders", lines("herding_l2_vs_random"), reference=1.0),
         plots.Panel("Time of a step", steps, unit="milliseconds", from_zero=True),
         *(plots.Panel(name.replace("_", " ").capitalize(), lines(name), log="loss" in name) for name in further),
     ]
@@ -250,8 +250,9 @@ footer {{ color: #6b7482; font-size: 13px }}
 <section class="jobs">{summary}</section>
 <div class="figures">{figures}</div>
 {epochs}
-<footer>Herding bound: how far the ranks' joint prefix sums of gradients stray from their mean; 1.0 is what random reshuffling
-gives, less is better. The first epoch's order is random under every rule.</footer>
+<footer>Herding bound: how far the ranks' joint prefix sums of gradients stray from their mean; 1.0 is what random
+orders of the same gradients give, less is better. Random reshuffling itself is often below 1.0, since each step changes the gradients
+after it: compare with a run of order rr. The first epoch's order is random under every rule.</footer>
 </main>
 </body>
 </html>

@@ -2,7 +2,7 @@
 
 Each rank adds every unit's gradient, as it passes, to the slot it has in the current order and to the slots it has in a few
 seeded random orders.  One elementwise sum of the buffers over the ranks at the end of the epoch gives the bounds of all of
-them, hence the bound relative to random reshuffling, at no second pass over the gradients.
+them, hence the bound relative to random orders, at no second pass over the gradients.
 """
 
 from __future__ import annotations
