@@ -251,8 +251,8 @@ footer {{ color: #6b7482; font-size: 13px }}
 <div class="figures">{figures}</div>
 {epochs}
 <footer>Herding bound: how far the ranks' joint prefix sums of gradients stray from their mean; 1.0 is what random
-orders of the same gradients give, less is better. Random reshuffling itself is often below 1.0, since each step changes the gradients
-after it: compare with a run of order rr. The first epoch's order is random under every rule.</footer>
+orders of the same gradients give, less is better. Random reshuffling itself is often below 1.0, since each step changes the
+gradients after it: compare with a run of order rr. The first epoch's order is random under every rule.</footer>
 </main>
 </body>
 </html>
