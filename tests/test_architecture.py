@@ -30,6 +30,7 @@ BESIDE = {
     ("optimizer", "capture"),
     ("optimizer", "horovod"),
     ("optimizer", "exit"),
+    ("exit", "horovod"),
     ("optimizer", "sampler"),
     ("bench", "examples"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from hvdgrab.config import ORDERS, GraBConfig
-from hvdgrab.errors import WorldError
+from hvdgrab.errors import ConfigError, HvdGrabError, WorldError
 
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 """(model, inputs, targets) -> the mean loss of a batch."""
@@ -23,6 +24,18 @@ EVALUATED = 128
 """Examples in a batch of an evaluation."""
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "HOROVOD_SIZE", "HOROVOD_RANK")
 """Any of these in the environment says that a launcher started this process as one rank of several."""
+
+
+class DataError(HvdGrabError, RuntimeError):
+    """A data set is nowhere to be found, or its files are damaged."""
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run an example; mistakes in what the user gave, which every rank notices alike, are one sentence and exit code 1."""
+    try:
+        main()
+    except (ConfigError, DataError, WorldError) as error:
+        sys.exit(f"error: {error}")
 
 
 def arguments(description: str | None, *, epochs: int, batch_size: int, lr: float) -> argparse.ArgumentParser:

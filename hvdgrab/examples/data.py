@@ -18,14 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdgrab.errors import HvdGrabError
-from hvdgrab.examples.common import World
+from hvdgrab.examples.common import DataError, World
 
 _TIMEOUT = 60.0  # seconds without a byte
-
-
-class DataError(HvdGrabError, RuntimeError):
-    """A data set is nowhere to be found, or its files are damaged."""
 
 
 @dataclass(frozen=True)

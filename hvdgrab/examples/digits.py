@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hvdgrab import GraBOptimizer, GraBSampler
 from hvdgrab.examples.baseline import PlainOptimizer, PlainSampler, baseline
-from hvdgrab.examples.common import World, arguments, limited, mean_loss, seed_everything, step_is_due
+from hvdgrab.examples.common import World, arguments, limited, mean_loss, run, seed_everything, step_is_due
 
 TEST_EVERY = 5
 """Every fifth image is held out: 1,438 to train on, 359 to test on."""
@@ -100,4 +100,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hvdgrab import GraBOptimizer, GraBSampler
 from hvdgrab.examples.baseline import PlainOptimizer, PlainSampler, baseline
-from hvdgrab.examples.common import World, arguments, limited, mean_loss, seed_everything, step_is_due
+from hvdgrab.examples.common import World, arguments, limited, mean_loss, run, seed_everything, step_is_due
 from hvdgrab.examples.data import WIKITEXT2, locate, read_words
 
 BPTT = 35  # words that an example holds
@@ -124,4 +124,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

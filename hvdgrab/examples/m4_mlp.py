@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hvdgrab import GraBOptimizer, GraBSampler
 from hvdgrab.examples.baseline import PlainOptimizer, PlainSampler, baseline
-from hvdgrab.examples.common import World, arguments, limited, mean_loss, seed_everything, step_is_due
+from hvdgrab.examples.common import World, arguments, limited, mean_loss, run, seed_everything, step_is_due
 from hvdgrab.examples.data import M4_WEEKLY, locate, read_series
 
 INPUT, OUTPUT, STRIDE, HORIZON = 20, 6, 3, 13  # weeks
@@ -151,4 +151,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,6 +15,7 @@ import torch
 from hvdgrab.examples import data, digits, lstm_wikitext2, m4_mlp
 from hvdgrab.examples.common import World
 from hvdgrab.examples.data import M4_WEEKLY, WIKITEXT2, DataError, DataSet
+from tests.examples.real_data import real_data
 
 WORDS = DataSet("words", urls={"a.txt": "", "b.txt": ""}, expected={"a.txt": 3, "b.txt": 2}, count=lambda text: len(text.split()))
 
@@ -124,7 +125,7 @@ def test_the_digest_sees_every_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data_set", [M4_WEEKLY, WIKITEXT2], ids=lambda data_set: data_set.folder)
 def test_the_real_files_pass_the_check_of_a_download(data_set: DataSet) -> None:
-    folder = data.locate(data_set, World())
+    folder = real_data(data_set)
     for name, expected in data_set.expected.items():
         assert data_set.count((folder / name).read_text()) == expected
 
@@ -144,7 +145,7 @@ def test_words_end_their_lines(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def weekly() -> m4_mlp.Weekly:
-    return m4_mlp.load(data.locate(M4_WEEKLY, World()))
+    return m4_mlp.load(real_data(M4_WEEKLY))
 
 
 def test_windows_start_every_third_week_and_hold_26() -> None:
@@ -155,7 +156,7 @@ def test_windows_start_every_third_week_and_hold_26() -> None:
 
 
 def test_m4_has_the_windows_that_its_series_give(weekly: m4_mlp.Weekly) -> None:
-    lengths = [len(series) for series in data.read_series(data.locate(M4_WEEKLY, World()) / "train.csv").values()]
+    lengths = [len(series) for series in data.read_series(real_data(M4_WEEKLY) / "train.csv").values()]
     total = sum((length - 26) // 3 + 1 for length in lengths)
     assert len(weekly.train) + len(weekly.valid) == total == 119_432
     assert len(weekly.train) == 107_480
@@ -166,7 +167,7 @@ def test_m4_has_the_windows_that_its_series_give(weekly: m4_mlp.Weekly) -> None:
 
 
 def test_each_series_is_standardised_by_itself(weekly: m4_mlp.Weekly) -> None:
-    series = next(iter(data.read_series(data.locate(M4_WEEKLY, World()) / "train.csv").values()))
+    series = next(iter(data.read_series(real_data(M4_WEEKLY) / "train.csv").values()))
     scaled = (series - series.mean()) / series.std()
     assert abs(scaled.mean()) < 1e-9
     assert scaled.std() == pytest.approx(1)
@@ -208,7 +209,7 @@ def test_digits_are_split_without_overlap_and_all_classes_are_in_both_parts() ->
 
 
 def test_wikitext_gives_7016_sequences_over_its_training_vocabulary() -> None:
-    train, valid, words = lstm_wikitext2.load(data.locate(WIKITEXT2, World()))
+    train, valid, words = lstm_wikitext2.load(real_data(WIKITEXT2))
     assert (len(train), len(valid), words) == (7016, 6218, 14_143)
     inputs, following = train.tensors
     assert inputs.shape == following.shape == (7016, 35)

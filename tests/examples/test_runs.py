@@ -12,8 +12,9 @@ import pytest
 from hvdgrab import metrics
 from hvdgrab.bench import runs
 from hvdgrab.bench.runs import Site
+from tests.examples.real_data import NEEDED, real_data
+from tests.real import ROOT, find_mpirun, need_horovod
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
     "digits": ["--limit", "60", "--batch-size", "4"],
     "m4_mlp": ["--limit", "80", "--batch-size", "8"],
@@ -22,6 +23,14 @@ SMALL = {
 SCALARS = {"digits": "test_accuracy", "m4_mlp": "test_smape", "lstm_wikitext2": "valid_perplexity"}
 LAUNCHED = ("OMPI_", "PMI", "SLURM_", "HOROVOD_")
 every_example = pytest.mark.parametrize("name", sorted(SMALL))
+
+
+@pytest.fixture(autouse=True)
+def _data(request: pytest.FixtureRequest) -> None:
+    """An example that needs data has them."""
+    name = request.node.callspec.params["name"] if hasattr(request.node, "callspec") else None
+    if name in NEEDED:
+        real_data(NEEDED[name])
 
 
 def _single(name: str, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -58,10 +67,13 @@ def test_the_yaml_decides_the_order_and_contradictions_are_errors(tmp_path: Path
     refused = _single("digits", tmp_path, "--order", "cd-grab", HVDGRAB_GRAB=grab)
     assert refused.returncode != 0
     assert "'order' is 'rr' in the job's YAML" in refused.stderr
+    assert "Traceback" not in refused.stderr, "a contradiction is the user's mistake, not the program's"
 
 
 def _mpirun(name: str, *arguments: str) -> list[metrics.EpochRecord]:
-    """Two real ranks; fails, and does not skip, where there is no MPI."""
+    """Two real ranks."""
+    find_mpirun()
+    need_horovod()
     site = Site(2, oversubscribe=True, allow_root=os.geteuid() == 0, timeout=300)
     records, _ = runs.run(site, name, ["--epochs", "2", *SMALL[name], *arguments])
     return records

@@ -181,7 +181,7 @@ def test_signals_reach_the_program_and_are_noted(job: JobPaths, number: signal.S
 
 
 def test_what_ignores_the_signal_is_killed_with_its_group(job: JobPaths) -> None:
-    code = "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.fork(); print('up'); time.sleep(60)"
+    code = "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.fork(); os.write(1, b'up\\n'); time.sleep(60)"
     plan(job, *python(code))
     process = start(job, {"PYTHONUNBUFFERED": "1"})
     wait_for(job, b"up\nup")
