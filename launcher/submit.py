@@ -12,7 +12,8 @@ import yaml
 from launcher import facts, loader, preflight
 from launcher.errors import UsageError
 from launcher.paths import JobPaths, jobs_root, new_id
-from launcher.plan import Plan, make_plan
+from launcher.plan import Plan
+from launcher.planning import make_plan
 from launcher.record import EventLog, own_identity
 from launcher.shipped import find_spec
 from launcher.spec import Spec

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from launcher.backends.flavours import flags_for
 from launcher.backends.horovodrun import HorovodrunBackend
 from launcher.backends.local import LocalBackend
 from launcher.backends.mpirun import MpirunBackend
 from launcher.backends.process import ProcessBackend
 from launcher.errors import PlanError
-
-if TYPE_CHECKING:
-    from launcher.facts import Facts
-    from launcher.plan import Plan
+from launcher.facts import Facts
+from launcher.plan import Plan
 
 __all__ = ["BACKENDS", "build_backend", "choose", "command_of"]
 

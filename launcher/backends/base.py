@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from launcher.backends.flavours import Flags, flags_for
-
-if TYPE_CHECKING:
-    from launcher.plan import Plan
+from launcher.plan import Plan
 
 
 class Backend(Protocol):

@@ -8,13 +8,10 @@ It always allows root, so the consent is asked for by the plan alone.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
 
 from launcher.backends.base import flags_of, idle_environment, placement, wrapper_command
 from launcher.backends.process import ProcessBackend
-
-if TYPE_CHECKING:
-    from launcher.plan import Plan
+from launcher.plan import Plan
 
 
 class HorovodrunBackend(ProcessBackend):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from launcher.backends.base import wrapper_command
 from launcher.backends.process import ProcessBackend
-
-if TYPE_CHECKING:
-    from launcher.plan import Plan
+from launcher.plan import Plan
 
 
 class LocalBackend(ProcessBackend):

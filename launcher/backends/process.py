@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from launcher.paths import JobPaths
+from launcher.plan import Plan
 from launcher.process.group import ProcessGroup
+from launcher.process.output import Output
 from launcher.process.sweep import sweep
-
-if TYPE_CHECKING:
-    from launcher.plan import Plan
-    from launcher.process.output import Output
 
 
 class ProcessBackend:

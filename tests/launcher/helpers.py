@@ -15,7 +15,8 @@ from launcher import facts
 from launcher.facts import Facts, Mpirun
 from launcher.loader import load_text
 from launcher.paths import JobPaths
-from launcher.plan import Plan, make_plan
+from launcher.plan import Plan
+from launcher.planning import make_plan
 from launcher.spec import Spec
 from tests.real import need
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from launcher.errors import PlanError
-from launcher.plan import Plan, resolve_workdir
+from launcher.plan import Plan
+from launcher.planning import resolve_workdir
 from tests.launcher.helpers import JOB_ID, mpirun, plan
 
 GOLDEN = Path(__file__).with_name("golden_plan.json")
