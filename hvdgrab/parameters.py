@@ -45,6 +45,11 @@ class ParameterTable:
         trainable = sorted((names[parameter], parameter) for parameter in members if parameter.requires_grad)
         if not trainable:
             raise UsageError("no parameter of the optimizer is trainable: there is no gradient to order by")
+        if complex_names := [name for name, parameter in trainable if parameter.is_complex()]:
+            raise UsageError(
+                f"parameter '{complex_names[0]}' is complex: its gradient cannot be balanced; store real and imaginary parts "
+                "(torch.view_as_real) as the parameter"
+            )
         self.entries: list[Entry] = []
         self.dimension = 0
         for name, parameter in trainable:

@@ -58,6 +58,8 @@ class GraBSampler(Sampler[list[int]]):
             raise UsageError(
                 f"GraBSampler needs a dataset with a length; {type(dataset).__name__} (an iterable dataset?) has none"
             )
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool):
+            raise UsageError(f"batch_size must be a whole number, not {batch_size!r}")
         self.config = GraBConfig.resolve(config, seed=seed, order=order)
         self.world = _place(rank, size)
         self.batch_size = batch_size

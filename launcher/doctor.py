@@ -144,7 +144,7 @@ def host_checks(shm: Path = Path("/dev/shm")) -> list[Check]:
     cores = len(os.sched_getaffinity(0))
     checks = [Check("Python", "ok", f"{sys.version.split()[0]} at {sys.executable}"), Check("cores", "ok", str(cores))]
     if os.geteuid() == 0:
-        need = "mpirun refuses root unless a job says that it may: see `hvdgrab-launch --dry-run`"
+        need = "mpirun refuses root unless a job consents with `resources.allow_root: true`"
         checks.append(Check("user", "note", "root", need))
     if not shm.is_dir():
         return [*checks, Check("/dev/shm", "missing", "not there", "mount a tmpfs there: ranks on one host talk through it")]

@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     curves.add_argument("--orders", type=_listed(ORDERS), default=orders, help=f"(default: {','.join(orders)})")
     curves.add_argument("--seeds", type=_numbers, default=[0, 1, 2], help="(default: 0,1,2)")
     curves.add_argument("--epochs", type=int, help="(default: the example's own)")
+    curves.add_argument("--one-process", action="store_true", help="simulate the ranks in this process: no MPI, one core")
     curves.add_argument("--plot", type=Path, help="also draw the curves to this .png or .svg")
     _add_site(curves)
     return parser
@@ -119,8 +120,16 @@ def _overhead(args: argparse.Namespace) -> tuple[object, str, bool]:
 
 
 def _convergence(args: argparse.Namespace) -> tuple[object, str, bool]:
+    def train(order: str, seed: int) -> convergence.Curve:
+        if not args.one_process:
+            return convergence.measure(_site(args), args.example, order, seed, _options(args, "epochs", "limit", "batch_size"))
+        from hvdgrab.bench.one_process import Simulation  # loads torch, which no other command needs
+
+        settings = {"ranks": args.ranks, "limit": args.limit, "batch_size": args.batch_size}
+        return Simulation(args.example, order, seed, **settings).run(args.epochs)
+
     curves = convergence.convergence(
-        _site(args), args.example, args.orders, args.seeds, options=_options(args, "epochs", "limit", "batch_size"),
+        train, args.orders, args.seeds,
         tell=lambda curve: print(f"# {curve.order}, seed {curve.seed}: {curve.seconds:.0f} s", file=sys.stderr, flush=True),
     )  # fmt: skip
     rows = convergence.rows(curves)

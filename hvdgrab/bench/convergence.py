@@ -33,14 +33,14 @@ class Curve:
 
 
 def convergence(
-    site: Site, example: str, orders: Sequence[str], seeds: Sequence[int], *, options: Sequence[str] = (),
+    train: Callable[[str, int], Curve], orders: Sequence[str], seeds: Sequence[int], *,
     tell: Callable[[Curve], None] | None = None,
 ) -> list[Curve]:  # fmt: skip
-    """Run the example once for every seed and order."""
+    """Train once for every seed and order."""
     curves = []
     for seed in seeds:
         for order in orders:
-            curves.append(measure(site, example, order, seed, options))
+            curves.append(train(order, seed))
             if tell is not None:
                 tell(curves[-1])
     return curves

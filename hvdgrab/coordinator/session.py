@@ -205,6 +205,9 @@ class OrderingSession:
 
     def _next_orders(self) -> Orders:
         """The orders of the next epoch; ends the current one first if it was left early."""
+        if self._closed and self._outcome is not None:  # a last look at the data: nothing is ordered any more
+            outcome, self._outcome = self._outcome, None
+            return self._wait(outcome, f"the end of epoch {self.book.epoch}").orders
         self._passes += self.forget_passes()
         self._check_passes()
         outcome = self._outcome or self._end_epoch()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
 from hvdgrab.bench import simulate
+from hvdgrab.bench.convergence import measure
+from hvdgrab.bench.one_process import Simulation
+from hvdgrab.bench.runs import Site
+from tests.real import find_mpirun, need_horovod
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +52,16 @@ def test_every_order_runs(order: str) -> None:
     study = simulate.simulate(order, 0, epochs=2)
     assert len(study.full_loss) == len(study.bound_vs_random) == 2
     assert study.full_loss[1] < study.full_loss[0] < 2.3
+
+
+def test_simulated_ranks_train_as_real_ones_do() -> None:
+    """Two real ranks under mpirun and two in one process: the same losses, epoch after epoch, hence the same orders."""
+    find_mpirun()
+    need_horovod()
+    simulated = Simulation("digits", "cd-grab", 3, ranks=2, limit=120, batch_size=4).run(3)
+    site = Site(2, oversubscribe=True, allow_root=os.geteuid() == 0, timeout=300)
+    real = measure(site, "digits", "cd-grab", 3, ["--limit", "120", "--batch-size", "4", "--epochs", "3"])
+    assert simulated.full_loss == pytest.approx(real.full_loss, rel=1e-4)
+    assert simulated.train_loss == pytest.approx(real.train_loss, rel=1e-4)
+    # The sketches number the coordinates differently, so the estimates differ by their noise.
+    assert simulated.bound_vs_random == pytest.approx(real.bound_vs_random, rel=0.2)

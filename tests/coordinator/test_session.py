@@ -297,6 +297,17 @@ def test_closing_twice_and_closing_unused_are_harmless():
     simulate(random_gradients(2, 4), lambda rank: None)
 
 
+def test_the_data_can_be_looked_at_after_closing():
+    def work(rank: Rank) -> list[list[int]]:
+        rank.epoch()
+        rank.session.close()
+        return [[unit for _, unit in rank.book.units()] for _ in range(2)]
+
+    for first, second in simulate(random_gradients(2, 5), work):
+        assert first == second
+        assert sorted(first) == list(range(5))
+
+
 def test_nothing_can_be_ordered_after_closing():
     def work(rank: Rank) -> None:
         rank.epoch(stop_after=2)

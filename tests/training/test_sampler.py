@@ -199,6 +199,9 @@ def test_bad_arguments_are_refused_with_the_reason(monkeypatch):
         GraBSampler(Stream(), 4)
     with pytest.raises(UsageError, match="batch size must be at least 1"):
         GraBSampler(numbers(), 0)
+    for batch_size in (2.5, "8", None, True):
+        with pytest.raises(UsageError, match="batch_size must be a whole number"):
+            GraBSampler(numbers(), batch_size)
     with pytest.raises(UsageError, match="0 examples"):
         GraBSampler([], 4)
     with pytest.raises(UsageError, match="rank and size go together"):
@@ -210,6 +213,12 @@ def test_bad_arguments_are_refused_with_the_reason(monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     with pytest.raises(WorldError, match="started 2 processes, but Horovod is not initialised"):
         GraBSampler(numbers(), 4)
+
+
+def test_complex_parameters_are_refused_by_name():
+    model = nn.ParameterDict({"phase": nn.Parameter(torch.zeros(2, dtype=torch.complex64))})
+    with pytest.raises(UsageError, match="parameter 'phase' is complex"):
+        GraBOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), GraBSampler(numbers(), 4), model)
 
 
 def test_arguments_that_contradict_the_yaml_are_an_error(monkeypatch):
