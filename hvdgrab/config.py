@@ -65,10 +65,10 @@ class GraBConfig(BaseModel):
     block_size: int | None = Field(default=None, ge=1)
     """Units in a block of ``block-reversal``; by default the square root of the number of units, rounded up."""
 
-    stall_warning: float = Field(default=60.0, gt=0)
+    stall_warning: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """Seconds after which a rank that waits for the others says for whom."""
 
-    stall_timeout: float = Field(default=1800.0, gt=0)
+    stall_timeout: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
     """Seconds after which that wait ends the job."""
 
     @property

@@ -15,6 +15,8 @@ from hvdgrab.horovod import wait_for_everyone
 
 EXIT_TIMEOUT = 30.0
 """Seconds that a process which ends well waits for the others, to write the last epoch's line."""
+EARLY_EXIT_TIMEOUT = 5.0
+"""The same in the middle of an epoch: if the others do not end there too, they wait for this rank's gradients."""
 
 
 def close_at_exit(session: OrderingSession, world: World) -> Callable[[], None]:
@@ -32,7 +34,7 @@ def close_at_exit(session: OrderingSession, world: World) -> Callable[[], None]:
         alive = reference()
         if alive is None or alive.closed:
             return
-        if not alive.close(timeout=EXIT_TIMEOUT):
+        if not alive.close(timeout=EXIT_TIMEOUT if alive.book.position == alive.book.n else EARLY_EXIT_TIMEOUT):
             _explain(world, alive.error)
         elif world.horovod and world.size > 1 and alive.connected:
             # The first rank that leaves ends Horovod everywhere, and MPI with it: nobody may still be in a call then.

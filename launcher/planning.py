@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def make_plan(spec: Spec, facts: Facts, job: JobPaths) -> Plan:
     ranks = count_ranks(spec, facts.cores)
     backend, reason = choose(spec.backend.kind, ranks, facts)
     oversubscribed = _check_cores(spec, ranks, facts.cores)
+    _check_grab(spec, ranks)
     allow_root = _check_root(spec, backend, facts.root)
     threads = spec.resources.threads_per_rank
     chosen_threads = max(1, facts.cores // ranks) if threads == "auto" else threads
@@ -111,9 +113,20 @@ def resolve_command(command: list[str], python: str) -> tuple[str, ...]:
     return (first, *command[1:])
 
 
+def _check_grab(spec: Spec, ranks: int) -> None:
+    """Refuse now what every rank would refuse later."""
+    if spec.grab.order == "grab" and ranks > 1:
+        raise PlanError(f"grab.order: 'grab' orders a single rank, but there are {ranks}: use id-grab or cd-grab")
+    if spec.grab.designated_rank >= ranks:
+        raise PlanError(f"grab.designated_rank: there is no rank {spec.grab.designated_rank}, the ranks are 0 … {ranks - 1}")
+
+
 def resolve_workdir(workdir: str | None, cwd: str) -> str:
     """The ranks' directory, absolute: relative ones start from where the command was given."""
-    return str(Path(cwd) / Path(workdir).expanduser()) if workdir else cwd
+    if not workdir:
+        return cwd
+    # Unlike Path.expanduser, this leaves the name of an unknown user as it is; the check of the directory then names it.
+    return str(Path(cwd) / os.path.expanduser(workdir))  # noqa: PTH111
 
 
 def _environment(spec: Spec, facts: Facts, draft: Plan) -> dict[str, str]:

@@ -31,7 +31,8 @@ def _secrets(plan: Plan, inherited: Mapping[str, str]) -> Iterator[str]:
     for name in plan.secrets:
         value = inherited.get(name, "")
         if not value:
-            yield f"secrets: {name} is not set in this environment; `export {name}=...` before starting the job"
+            state = "empty" if name in inherited else "not set"
+            yield f"secrets: {name} is {state} in this environment; `export {name}=...` before starting the job"
         elif len(value) < SHORTEST_SECRET:
             yield f"secrets: the value of {name} is shorter than {SHORTEST_SECRET} characters and cannot be hidden in the output"
         elif name in plan.scrubbed:

@@ -77,6 +77,16 @@ def test_root_needs_consent(kind: str) -> None:
     assert plan(text + "\nresources: {allow_root: true}", root=True).allow_root
 
 
+def test_what_every_rank_would_refuse_is_refused_before_the_start() -> None:
+    text = "command: python t.py\nresources: {ranks: 2}\ngrab: "
+    assert "'grab' orders a single rank, but there are 2" in refusal(text + "{order: grab}")
+    assert "there is no rank 2, the ranks are 0 … 1" in refusal(text + "{designated_rank: 2}")
+
+
+def test_the_home_of_an_unknown_user_is_left_for_the_check_of_the_directory() -> None:
+    assert resolve_workdir("~nobody-of-that-name/y", "/home/user") == "/home/user/~nobody-of-that-name/y"
+
+
 def test_one_local_rank_needs_no_consent_as_root() -> None:
     assert plan("command: x\nresources: {ranks: 1}", root=True).backend == "local"
 
