@@ -65,7 +65,7 @@ class GraBConfig(BaseModel):
     block_size: int | None = Field(default=None, ge=1)
     """Units in a block of ``block-reversal``; by default the square root of the number of units, rounded up."""
 
-    stall_warning: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    stall_warning: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     """Seconds after which a rank that waits for the others says for whom."""
 
     stall_timeout: float = Field(default=1800.0, gt=0, allow_inf_nan=False)

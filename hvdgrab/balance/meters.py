@@ -99,7 +99,7 @@ class _Meter:
 
         Args:
             summed: the elementwise sum of `buffer` over the ranks.
-            size: number of ranks, if the number of gradients is to be checked.
+            size: number of ranks, if the number of gradients is to be checked; with fewer than half of them all is unknown.
 
         Raises:
             UsageError: another shape, or more gradients than `size` ranks have units.
@@ -109,6 +109,8 @@ class _Meter:
         count = float(summed[0, :, -1].astype(np.float64).sum())
         if size is not None and count > size * self.n:
             raise UsageError(f"{count:.0f} gradients for {size} ranks of {self.n} units: one was added twice")
+        if size is not None and 2 * count < size * self.n:  # most gradients were not finite: what is left says nothing
+            return BoundResult(None, None, None)
         l2, linf = _slot_bound(summed[0])
         randoms = [_slot_bound(row)[0] for row in summed[1:]]
         mean = float(np.mean(randoms)) if randoms else 0.0

@@ -82,7 +82,9 @@ class EndOfEpoch:
         complete = np.array([self.whole and self.header.unit == self.orders.shape[1]], dtype=np.int64)
         everyone = np.empty((communicator.size, 1), dtype=np.int64) if communicator.rank == 0 else None
         communicator.gather(complete, everyone, 0)
-        return self.meter.result(summed) if summed is not None and everyone is not None and everyone.all() else UNKNOWN
+        if summed is None or everyone is None or not everyone.all():
+            return UNKNOWN
+        return self.meter.result(summed, communicator.size)
 
 
 def share_rows(communicator: Communicator, row: NDArray[np.int64]) -> Orders:

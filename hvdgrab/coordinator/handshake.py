@@ -56,7 +56,7 @@ def _judge(ranks: list[dict[str, Any]]) -> dict[str, Any]:
         if others:
             example = ranks[others[0]]["facts"][name]
             return _error(
-                f"{named_ranks(others)} differ from rank 0 in {name}: {_short(example)}, not {_short(reference[name])}; {advice}"
+                f"{name}: {_short(example)} on {named_ranks(others)}, but {_short(reference[name])} on rank 0; {advice}"
             )
     saved = [one["saved"] for one in ranks]
     without = [rank for rank, place in enumerate(saved) if place is None]

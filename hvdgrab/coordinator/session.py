@@ -226,6 +226,13 @@ class OrderingSession:
                 f"rank {self.book.rank}: passes_per_unit is {per_unit}, but the {n} batches of epoch {self.book.epoch} had "
                 f"{right} backward passes each: say passes_per_unit={right}"
             )
+        if self.book.exhausted and seen < n:
+            print(
+                f"hvdgrab: rank {self.book.rank}: {n - seen} of the {n} batches of epoch {self.book.epoch} had no backward pass; "
+                "which ones is not known, so gradients may have been taken for those of other batches. Say optimizer.skip_unit() "
+                "where the script leaves a batch out",
+                file=sys.stderr,
+            )
 
     def _end_epoch(self) -> Future[Outcome]:
         """Queue everything that the end of an epoch needs, after its last messages."""

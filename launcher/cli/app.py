@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher.errors import EXIT_INTERRUPTED, EXIT_OK, LauncherError
+from launcher.errors import EXIT_INTERRUPTED, EXIT_OK, LauncherError, UsageError
 
 COMMANDS = ("run", "validate", "ls", "show", "logs", "doctor")
 
@@ -44,6 +44,7 @@ def _guarded(command: Callable[..., int]) -> Callable[..., None]:
     @functools.wraps(command)
     def guarded(*args: Any, **kwargs: Any) -> None:
         try:
+            _check_directory()
             code = command(*args, **kwargs)
         except LauncherError as error:
             print(_message(error), file=sys.stderr)
@@ -56,6 +57,14 @@ def _guarded(command: Callable[..., int]) -> Callable[..., None]:
         raise typer.Exit(code)
 
     return guarded
+
+
+def _check_directory() -> None:
+    """Relative paths, mpirun and every rank start from the current directory."""
+    try:
+        os.getcwd()  # noqa: PTH109 - only whether it answers
+    except FileNotFoundError:
+        raise UsageError("the current directory has been deleted: change to one that exists") from None
 
 
 def _reader_gone() -> int:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from types import FrameType, TracebackType
 
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals that ask to stop."""
 
 

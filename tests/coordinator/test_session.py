@@ -154,6 +154,32 @@ def test_skipped_units_have_no_sign_and_stay_in_the_middle():
     assert [following[1], following[4]] == order[2:4], "the pair of the skipped unit fills the free slots"
 
 
+def test_batches_without_a_backward_pass_are_reported(capsys):
+    gradients = random_gradients(1, 6)
+
+    def work(rank: Rank) -> None:
+        for number, (_, unit) in enumerate(rank.book.units()):
+            if number != 3:
+                rank.session.unit(torch.from_numpy(gradients[0, unit]))
+        rank.epoch()
+
+    simulate(gradients, work)
+    assert "1 of the 6 batches of epoch 0 had no backward pass" in capsys.readouterr().err
+
+
+def test_the_bound_is_unknown_where_most_gradients_are_not_finite():
+    gradients = random_gradients(2, 8)
+    gradients[:, 1:] = np.nan
+
+    def work(rank: Rank) -> object:
+        rank.epoch()
+        rank.session.close()
+        return rank.journal.last
+
+    record = simulate(gradients, work)[0]
+    assert (record.herding_l2, record.herding_l2_vs_random) == (None, None)
+
+
 def test_the_bound_is_measured_exactly_where_asked():
     gradients = random_gradients(2, 12)
 
@@ -205,7 +231,7 @@ def test_ranks_that_are_not_one_job_are_named_at_the_first_unit(name):
             rank.session._facts[name] = "other"
         rank.epoch()
 
-    with pytest.raises(ConsistencyError, match=f"rank 2 differ from rank 0 in {name}: other"):
+    with pytest.raises(ConsistencyError, match=f"{name}: other on rank 2, but .* on rank 0; every rank must"):
         run_ranks(3, on_rank)
 
 

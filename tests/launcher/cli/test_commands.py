@@ -4,6 +4,7 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -239,3 +240,15 @@ def test_tail(tmp_path: Path) -> None:
     assert tail(log) == []
     log.write_bytes(b"10%\r20%\r30%\nbad \xff\n")
     assert tail(log, 2) == ["30%", "bad \ufffd"]
+
+
+def test_a_deleted_current_directory_is_one_sentence(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = 'cd "$1" && rmdir "$1" && exec "$2" -m launcher ls'
+    command = ["sh", "-c", script, "sh", str(gone), sys.executable]
+    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.strip()) == (
+        2,
+        "hvdgrab-launch: the current directory has been deleted: change to one that exists",
+    )
