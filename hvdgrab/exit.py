@@ -49,10 +49,18 @@ def close_at_exit(session: OrderingSession, world: World) -> Callable[[], None]:
             if world.size > 1 and world.horovod:
                 end_job(None)
             return
+        alive = reference()
         try:
             close()
         except HvdGrabError as error:
             end_job(error)
+        if alive is not None and world.size > 1 and _left_alone(alive):
+            book = alive.book
+            print(
+                f"hvdgrab: rank {world.rank} has left after {book.position} of {book.n} units of epoch {book.epoch}; ranks that "
+                "go on will hear from Horovod that it has been shut down",
+                file=sys.stderr,
+            )
 
     atexit.register(at_exit)
 
@@ -61,6 +69,11 @@ def close_at_exit(session: OrderingSession, world: World) -> Callable[[], None]:
         close()
 
     return close_and_forget
+
+
+def _left_alone(session: OrderingSession) -> bool:
+    """Whether this rank ended in the middle of an epoch, by ``sys.exit`` say, and the others did not."""
+    return session.connected and not session.finished and session.book.position < session.book.n
 
 
 def _explain(world: World, error: BaseException | None) -> None:

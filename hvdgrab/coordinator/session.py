@@ -140,6 +140,11 @@ class OrderingSession:
         return None if self._thread is None else self._thread.error
 
     @property
+    def finished(self) -> bool:
+        """Whether the epoch that was under way when the session was closed could be ended, on all ranks."""
+        return not self.book.consumed or (self._outcome is not None and self._outcome.done() and not self._outcome.exception())
+
+    @property
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._closed
