@@ -119,7 +119,7 @@ def test_mistakes_get_one_message_and_exit_code_2(arguments: list[str], message:
         ("hunter2hunter2", "env.A=x-hunter2hunter2", "stands in env"),
         ("hunter2hunter2", "workdir=/tmp/hunter2hunter2", "stands in workdir"),
         ("abc", "name=x", "shorter than 4 characters"),
-        ("", "name=x", "is not set in this environment"),
+        ("", "name=x", "is empty in this environment"),
     ],
 )
 def test_secrets_are_refused_where_they_could_not_be_kept(
