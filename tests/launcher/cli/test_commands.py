@@ -129,7 +129,7 @@ def test_secrets_are_refused_where_they_could_not_be_kept(
     assert main(["one.yaml", "--set", "secrets=[API_TOKEN]", "--set", setting]) == 2
     text = capsys.readouterr().err
     assert message in text
-    assert "value of API_TOKEN" in text or "API_TOKEN is not set" in text
+    assert "value of API_TOKEN" in text or "API_TOKEN is empty" in text
     assert not (here / "jobs").exists()
 
 
