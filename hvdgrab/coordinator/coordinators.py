@@ -73,7 +73,9 @@ class _State:
         """Balance one pair of each of ``ranks``, in their order: differences (len(ranks), d), seen (len(ranks),)."""
         taking_part = ranks[seen]
         if taking_part.size:
-            signs, dropped = balance_pairs(differences[seen], self.running_sum)
+            # A mask would copy every difference, on the rank that all others wait for; it is needed only where one is missing.
+            rows = differences if seen.all() else differences[seen]
+            signs, dropped = balance_pairs(rows, self.running_sum)
             self.signs[taking_part, pair] = signs
             self.dropped[taking_part] += dropped
 
