@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+
+from hvdgrab.bench import runs
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,13 +26,13 @@ def need(part: str, present: bool) -> None:
 
 
 def find_mpirun() -> str:
-    """The mpirun of this environment, else of PATH; see `need`."""
-    beside = Path(sys.executable).with_name("mpirun")
-    found = str(beside) if beside.exists() else shutil.which("mpirun")
-    need("mpirun", found is not None)
+    """The mpirun that the benchmarks take; see `need`."""
     need("mpi4py", importlib.util.find_spec("mpi4py") is not None)
-    assert found is not None
-    return found
+    try:
+        return runs.mpirun()
+    except runs.BenchError:
+        need("mpirun", present=False)
+        raise
 
 
 def need_horovod() -> None:
