@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hvdgrab.errors import ConfigError
 
@@ -25,13 +25,93 @@ GRADIENT_ORDERS = ("grab", "id-grab", "cd-grab")
 BoundMode = Literal["sketch", "exact", "off"]
 
 
+CompressionKind = Literal["none", "fp16", "bf16", "int8", "topk", "sketch"]
+_OPTIONS_OF_KIND: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "fp16": (),
+    "bf16": (),
+    "int8": ("block",),
+    "topk": ("ratio", "k", "dtype"),
+    "sketch": ("width", "dtype"),
+}
+_DTYPES_OF_KIND = {"topk": ("fp32", "fp16"), "sketch": ("fp32", "fp16", "int8", "sign")}
+
+
 class CompressionConfig(BaseModel):
-    """How a pair difference travels to the rank that balances it."""
+    """How a pair difference travels to the rank that balances it.  An option that is not given has the kind's own default.
+
+    In YAML a kind alone may stand for the whole section: ``compression: topk``.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["none"] = "none"
-    """``none``: the dense fp32 difference, 4 bytes a parameter."""
+    kind: CompressionKind = "none"
+    """``none``: the dense fp32 difference, 4 bytes a parameter; ``fp16`` ``bf16`` ``int8``: the same in fewer bits; ``topk``: its
+    largest values with their places; ``sketch``: a linear sketch of fixed width, whatever the model's size."""
+
+    width: int | None = Field(default=None, ge=1, le=2**24)
+    """``sketch``: values of the sketch."""
+
+    dtype: Literal["fp32", "fp16", "int8", "sign"] | None = None
+    """``sketch`` and ``topk``: how a value travels."""
+
+    ratio: float | None = Field(default=None, gt=0, le=1)
+    """``topk``: the share of the values that travels."""
+
+    k: int | None = Field(default=None, ge=1)
+    """``topk``: their number, instead of ``ratio``."""
+
+    block: int | None = Field(default=None, ge=1, le=2**20)
+    """``int8``: values that share a scale."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_alone(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> CompressionConfig:
+        valid = _OPTIONS_OF_KIND[self.kind]
+        foreign = [name for name in self.options() if name not in valid]
+        if foreign:
+            raise ValueError(
+                f"compression kind '{self.kind}' has no option {', '.join(foreign)}; it takes {', '.join(valid) or 'none'}"
+            )
+        if self.ratio is not None and self.k is not None:
+            raise ValueError("give either ratio or k, not both")
+        if self.dtype is not None and self.dtype not in _DTYPES_OF_KIND[self.kind]:
+            raise ValueError(
+                f"compression kind '{self.kind}' has no dtype '{self.dtype}'; valid are {', '.join(_DTYPES_OF_KIND[self.kind])}"
+            )
+        return self
+
+    def options(self) -> dict[str, Any]:
+        """The options that were given, for `hvdgrab.compression.build_compressor`."""
+        given = {name: getattr(self, name) for name in ("width", "dtype", "ratio", "k", "block")}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class BalanceConfig(BaseModel):
+    """How pair differences are balanced."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    backend: Literal["auto", "reference", "numba", "torch", "triton"] = "auto"
+    """What computes the signs; ``auto`` chooses by device, width and number of vectors, and says what it chose.  A backend that
+    is asked for by name is never replaced."""
+
+    sign_rule: Literal["greedy", "walk", "halving"] = "greedy"
+    """``greedy``: the sign that makes the running sum smaller; ``walk``: the self-balancing walk, random with a bias against the
+    sum; ``halving``: kernel halving, the same with a threshold that tunes itself."""
+
+    carry_over: bool = False
+    """Keep the running sum from epoch to epoch instead of starting each at zero."""
+
+    damping: float = Field(default=1.0, gt=0, le=1)
+    """What the running sum is multiplied by before each vector; 1 forgets nothing."""
+
+    precision: Literal["fp32", "fp64"] = "fp32"
+    """Of the running sum and the inner products with it."""
 
 
 class GraBConfig(BaseModel):
@@ -58,6 +138,14 @@ class GraBConfig(BaseModel):
     """The rank that balances the pairs of all ranks."""
 
     compression: CompressionConfig = CompressionConfig()
+
+    balance: BalanceConfig = BalanceConfig()
+
+    layers: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Glob patterns of parameter names: only these parameters' gradients order the data; by default all do."""
+
+    normalise_layers: bool = False
+    """Divide each parameter's gradient by its norm first, so that all of them count alike."""
 
     bound: BoundMode = "sketch"
     """Whether the parallel herding bound is measured: estimated from a sketch, exactly (small models only), or not at all."""
