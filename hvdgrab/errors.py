@@ -7,6 +7,7 @@ Every error says what is wrong, where (rank, parameter, unit), and what to do::
     ├── UsageError            the training script uses the library in a way that cannot work
     ├── WorldError            ranks, sizes, MPI and Horovod do not agree with each other
     ├── StateError            a saved state does not fit this run
+    ├── PayloadError          bytes that are no payload of the compressor that is to expand them, or were damaged
     ├── CommunicationError    a message between ranks failed or did not match
     │   └── CommunicatorClosed    the communicator was closed while a call was waiting
     └── ConsistencyError      ranks that must agree do not
@@ -33,6 +34,10 @@ class WorldError(HvdGrabError, RuntimeError):
 
 class StateError(HvdGrabError, ValueError):
     """A saved state does not fit this run: another model, dataset, world or version."""
+
+
+class PayloadError(HvdGrabError, ValueError):
+    """Bytes that are no payload of the compressor that is to expand them, or that were damaged on their way."""
 
 
 class CommunicationError(HvdGrabError, RuntimeError):
