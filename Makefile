@@ -31,7 +31,7 @@ quickstart: ## the environment, then a training job from configs/quickstart.yaml
 	@$(BOOTSTRAP) quickstart $(OPTIONS)
 
 setup-test:
-	@$(BOOTSTRAP) setup $(OPTIONS) --extras examples,report,test,lint
+	@$(BOOTSTRAP) setup $(OPTIONS) --extras examples,fast,gpu,report,test,lint
 
 test: setup-test ## the environment, then ruff, mypy and pytest (ARGS="-k name")
 	$(BIN) ruff check .

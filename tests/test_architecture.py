@@ -14,10 +14,10 @@ import hvdgrab
 from tests.real import ROOT
 
 LEVELS = [
-    {"errors", "config"},
+    {"errors", "config", "gpu"},
     {"balance", "compression", "comm", "units", "metrics", "plots"},
     {"coordinator", "report"},
-    {"parameters", "capture", "horovod", "exit", "sampler", "optimizer"},
+    {"parameters", "collect", "capture", "horovod", "exit", "sampler", "optimizer"},
     {"examples", "bench"},
 ]
 """Rooms of ``hvdgrab``; a room may import from lower levels, and on its own level only what ``BESIDE`` names."""
@@ -25,7 +25,11 @@ BESIDE = {
     ("config", "errors"),
     ("units", "balance"),
     ("report", "plots"),
+    ("gpu", "errors"),
+    ("collect", "parameters"),
+    ("capture", "collect"),
     ("capture", "parameters"),
+    ("optimizer", "collect"),
     ("optimizer", "parameters"),
     ("optimizer", "capture"),
     ("optimizer", "horovod"),
@@ -34,7 +38,7 @@ BESIDE = {
     ("optimizer", "sampler"),
     ("bench", "examples"),
 }
-HEAVY = {"torch", "mpi4py", "horovod", "matplotlib", "sklearn"}
+HEAVY = {"torch", "mpi4py", "horovod", "matplotlib", "sklearn", "numba", "triton"}
 
 
 def level(room: str) -> int:

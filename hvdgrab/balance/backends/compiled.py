@@ -1,0 +1,80 @@
+"""The numba backend: the loops of `hvdgrab.balance.backends.loops`, loaded when they are first needed or by `warm_up`."""
+
+from __future__ import annotations
+
+import threading
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvdgrab.balance.arrays import Array
+from hvdgrab.balance.backends.blocks import GROUP, host_blocks
+from hvdgrab.balance.backends.literal import Decision
+from hvdgrab.balance.sign_rules import SignRule, refuse_bad_sum
+
+_LOCK = threading.Lock()
+
+
+def balance(differences: Array, h: NDArray[Any], rule: SignRule) -> Decision:
+    """As `literal.balance`, compiled: greedy without damping takes four vectors a pass, every other rule one.
+
+    Signs and running sum are those of the literal loop, bit for bit, until a product is so near to zero that the order of its
+    summation decides its sign.  That order depends on how vectors are grouped into calls (four at a time from the start of a
+    call); where products are sums without rounding, as of integers below 2^24, the grouping cannot matter.
+
+    Raises:
+        UsageError: h is not finite.
+    """
+    loops = _loops()
+    m = len(differences)
+    signs, dropped = np.ones(m, dtype=np.int8), np.zeros(m, dtype=bool)
+    uniform = rule.draw(m)
+    start = 0
+    for rows in host_blocks(differences, h.dtype):
+        part = slice(start, start + len(rows))
+        _balance_block(loops, rows, h, rule, uniform[part], signs[part], dropped[part])
+        start += len(rows)
+    if dropped.any():
+        refuse_bad_sum(h)
+    return signs, dropped
+
+
+def warm_up(precision: type[Any], rule: SignRule) -> None:
+    """Import numba and compile, or load from disk, what `balance` will run for this type of running sum and this rule.
+
+    Idempotent, and safe in a second thread: a call of `balance` meanwhile waits for it.
+    """
+    trial = SignRule(rule.kind, rule.damping)
+    # Two groups and one vector more: every loop of the rule runs once.
+    balance(np.zeros((2 * GROUP + 1, 1), dtype=precision), np.zeros(1, dtype=precision), trial)
+
+
+def _balance_block(
+    loops: ModuleType,
+    rows: NDArray[Any],
+    h: NDArray[Any],
+    rule: SignRule,
+    uniform: NDArray[np.float64],
+    signs: NDArray[np.int8],
+    dropped: NDArray[np.bool_],
+) -> None:
+    rows = rows.view()
+    rows.flags.writeable = False  # numba would compile the loops once for writable and once for read-only rows.
+    done, group, room = 0, len(rows), (np.empty(10), np.empty(GROUP, dtype=h.dtype))
+    while done < len(rows):
+        if rule.plain:
+            done += loops.greedy(rows[done:], h, *room, signs[done:])
+            group = GROUP  # One that holds a value that is not finite, or the rest.
+        end = min(done + group, len(rows))
+        if done < end:
+            part = slice(done, end)
+            loops.one_by_one(rows[part], h, rule.damping, rule.code, rule.state, uniform[part], signs[part], dropped[part])
+        done = end
+
+
+def _loops() -> ModuleType:
+    with _LOCK:
+        from hvdgrab.balance.backends import loops
+    return loops

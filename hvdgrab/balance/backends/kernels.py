@@ -1,0 +1,272 @@
+"""PairBalance as Triton kernels: dense rows in block Gram form, and sparse rows.
+
+For a block of B rows D (B, d) the products c = D·h and G = D·Dᵀ give all B signs without a second look at the rows: s_i from
+c_i, then c_j += s_i·G_ij for j > i, then h += Dᵀ·s.  These are the signs of the literal rule (CD-GraB: Cooper et al., NeurIPS
+2023, arXiv 2302.00845, algorithm 1), except where <h, d> is within rounding of zero.  The update of one block and the products
+of the next are one pass: 2 + 2/B streams of d floats a row, where the literal loop takes 5.  Up to `Tiles.resident` columns one
+program keeps h in registers instead and runs the literal loop: one launch a call.
+
+No call waits for the device; all launches are on the current stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hvdgrab.errors import UsageError
+from hvdgrab.gpu import check_device, import_programs, on_device
+
+if TYPE_CHECKING:
+    import torch
+
+_FLOATS = ("torch.float16", "torch.bfloat16", "torch.float32", "torch.float64")
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How the work is cut.  Sums depend on it and on shapes, never on the device; signs depend on it within rounding of zero.
+
+    `rows`, `chunk` and `programs` are powers of two.
+    """
+
+    rows: int = 8
+    """B, rows of a block."""
+    chunk: int = 512
+    """Columns, or entries of a sparse row, that a program takes at a time."""
+    programs: int = 1024
+    """Most programs of a pass, and so partial sums of a product."""
+    resident: int = 8192
+    """Most columns for which one program keeps the running sum in registers; 0: never."""
+    sparse_resident: int = 32768
+    """Most entries of a sparse row for which one program takes all rows; 0: never."""
+
+
+def balance(
+    differences: torch.Tensor, running_sum: torch.Tensor, tiles: Tiles | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Decide the sign of every row, in the order given, and add the signed rows to the running sum.
+
+    A worked example::
+
+        h = [0, 0];  d = [1, 0]: <h, d> =  0 -> +1, h = [ 1, 0]
+                     d = [2, 1]: <h, d> =  2 -> -1, h = [-1, -1]
+                     d = [1, 1]: <h, d> = -2 -> +1, h = [ 0, 0]
+
+    A row whose product with h is not finite (NaN or infinity in the row, or float32 overflow) is dropped: sign +1, h untouched.
+    A running sum that is not finite drops every row: checking it would wait for the device.
+
+    Args:
+        differences: (m, d) float16, bfloat16, float32 or float64, any strides, on a CUDA device; read as float32.
+        running_sum: (d,) float32 on the same device, finite, any stride; updated in place.  Shares no memory with `differences`.
+        tiles: how the work is cut; None: the default.
+
+    Returns:
+        signs (m,) int8 of +1 and -1, and dropped (m,) bool, on that device.
+
+    Raises:
+        ConfigError: Triton is not installed.
+        UsageError: wrong shape, dtype or device.
+    """
+    programs = import_programs("hvdgrab.balance.backends.programs")
+    tiles = tiles or Tiles()
+    _check(differences, running_sum)
+    check_device(programs.decide, running_sum.device)
+    m, d = differences.shape
+    signs, dropped = _decisions(m, running_sum.device)
+    if m and d:
+        launch = _launch_resident if d <= tiles.resident else _launch_blocks
+        with on_device(running_sum):
+            launch(programs, differences, running_sum, signs, dropped, tiles)
+    return signs, dropped.view(_torch().bool)
+
+
+def balance_sparse(
+    indices: torch.Tensor, values: torch.Tensor, running_sum: torch.Tensor, tiles: Tiles | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `balance`, for rows given by their non-zero values, as top-k payloads are.
+
+    Rows are taken one after the other, each by gathering and scattering, without atomics.  An index outside of the running sum
+    drops its row.
+
+    Args:
+        indices: (m, k) int32 or int64, on a CUDA device, any strides.  No index may stand in a row twice: one of the two
+            values would be lost.
+        values: (m, k) float16, bfloat16, float32 or float64; read as float32.  A place to be left empty has value 0 at an index
+            of its own.
+        running_sum: (d,) float32, finite, any stride; updated in place.
+        tiles: how the work is cut; None: the default.
+
+    Returns:
+        signs (m,) int8 of +1 and -1, and dropped (m,) bool, on that device.
+
+    Raises:
+        ConfigError: Triton is not installed.
+        UsageError: wrong shape, dtype or device.
+    """
+    programs = import_programs("hvdgrab.balance.backends.sparse_programs")
+    tiles = tiles or Tiles()
+    _check_sparse(indices, values, running_sum)
+    check_device(programs.sparse_rows, running_sum.device)
+    m, k = values.shape
+    signs, dropped = _decisions(m, running_sum.device)
+    if m and k and len(running_sum):
+        launch = _launch_sparse_rows if k <= tiles.sparse_resident else _launch_wide_rows
+        with on_device(running_sum):
+            launch(programs, indices, values, running_sum, signs, dropped, tiles)
+    return signs, dropped.view(_torch().bool)
+
+
+def warm_up(d: int, dtype: torch.dtype, device: torch.device | str, tiles: Tiles | None = None) -> None:
+    """Compile what `balance` will launch for contiguous rows of d elements; a compiled program is kept on disk by Triton.
+
+    Takes memory for one row.  The device is waited for, so that an error shows here.
+
+    Args:
+        d: columns.
+        dtype: of the rows.
+        device: a CUDA device.
+        tiles: as `balance` will be given.
+
+    Raises:
+        ConfigError: Triton is not installed.
+        UsageError: wrong dtype or device.
+    """
+    torch = _torch()
+    count = 2 * (tiles or Tiles()).rows  # two blocks: a first pass, one between blocks, a last one
+    # Programs are compiled for row strides that are, or are not, multiples of 16; the rows may lie over each other.
+    stride = 0 if d % 16 == 0 else 3
+    row = torch.zeros(d + stride * count, dtype=dtype, device=device)
+    balance(row.as_strided((count, d), (stride, 1)), torch.zeros(d, dtype=torch.float32, device=device), tiles)
+    if row.is_cuda:
+        torch.cuda.synchronize(row.device)
+
+
+def _launch_resident(
+    programs: Any,
+    differences: torch.Tensor,
+    running_sum: torch.Tensor,
+    signs: torch.Tensor,
+    dropped: torch.Tensor,
+    tiles: Tiles,  # noqa: ARG001 - one shape for both launchers
+) -> None:
+    m, d = differences.shape
+    width = _power_of_two(d)
+    programs.resident[(1,)](
+        differences, running_sum, signs, dropped, m, d, *differences.stride(), running_sum.stride(0),
+        WIDTH=width, num_warps=max(1, min(16, width // 256)),
+    )  # fmt: skip
+
+
+def _launch_blocks(
+    programs: Any,
+    differences: torch.Tensor,
+    running_sum: torch.Tensor,
+    signs: torch.Tensor,
+    dropped: torch.Tensor,
+    tiles: Tiles,
+) -> None:
+    """For every block two launches, one over the columns and one that decides; a last one for the update of the last block."""
+    m, d = differences.shape
+    strides = (*differences.stride(), running_sum.stride(0))
+    chunks = -(-d // tiles.chunk)
+    parts = min(chunks, tiles.programs)
+    coefficients = running_sum.new_empty(tiles.rows)
+    partials = running_sum.new_empty((tiles.rows + 1) * tiles.rows * parts)
+    shape = {"ROWS": tiles.rows, "CHUNK": tiles.chunk}
+    for begin in range(0, m + tiles.rows, tiles.rows):
+        update, multiply = begin > 0, begin < m
+        programs.update_and_multiply[(parts,)](
+            differences, running_sum, coefficients, partials, begin, m, d, chunks, *strides,
+            UPDATE=update, MULTIPLY=multiply, **shape, num_warps=8,
+        )  # fmt: skip
+        if multiply:
+            programs.decide[(1,)](
+                differences, running_sum, coefficients, partials, signs, dropped, begin, m, d, chunks, parts, *strides,
+                PARTS=_power_of_two(parts), **shape, num_warps=8,
+            )  # fmt: skip
+        else:
+            break
+
+
+def _launch_sparse_rows(
+    programs: Any,
+    indices: torch.Tensor,
+    values: torch.Tensor,
+    running_sum: torch.Tensor,
+    signs: torch.Tensor,
+    dropped: torch.Tensor,
+    tiles: Tiles,
+) -> None:
+    m, k = values.shape
+    chunk = min(4 * tiles.chunk, _power_of_two(k))
+    programs.sparse_rows[(1,)](
+        indices, values, running_sum, signs, dropped, m, k, len(running_sum),
+        *indices.stride(), *values.stride(), running_sum.stride(0), CHUNK=chunk, num_warps=max(1, min(16, chunk // 64)),
+    )  # fmt: skip
+
+
+def _launch_wide_rows(
+    programs: Any,
+    indices: torch.Tensor,
+    values: torch.Tensor,
+    running_sum: torch.Tensor,
+    signs: torch.Tensor,
+    dropped: torch.Tensor,
+    tiles: Tiles,
+) -> None:
+    """Two launches a row: all partial sums of its product must be there before any part of the running sum may change."""
+    m, k = values.shape
+    strides = (*indices.stride(), *values.stride(), running_sum.stride(0))
+    chunks = -(-k // tiles.chunk)
+    parts = min(chunks, tiles.programs)
+    partials = running_sum.new_empty(parts)
+    for row in range(m):
+        programs.sparse_multiply[(parts,)](
+            indices, values, running_sum, partials, row, k, len(running_sum), chunks, *strides, CHUNK=tiles.chunk
+        )
+        programs.sparse_update[(parts,)](
+            indices, values, running_sum, partials, signs, dropped, row, k, len(running_sum), chunks, *strides,
+            PARTS=_power_of_two(parts), CHUNK=tiles.chunk,
+        )  # fmt: skip
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch
+
+
+def _decisions(m: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Signs of +1 and nothing dropped: what stands where nothing is launched."""
+    torch = _torch()
+    return torch.ones(m, dtype=torch.int8, device=device), torch.zeros(m, dtype=torch.uint8, device=device)
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << (count - 1).bit_length()
+
+
+def _check(rows: torch.Tensor, running_sum: torch.Tensor) -> None:
+    if rows.ndim != 2 or running_sum.ndim != 1 or rows.shape[1] != running_sum.shape[0]:
+        shapes = f"{tuple(rows.shape)} and {tuple(running_sum.shape)}"
+        raise UsageError(f"differences must be (m, d) and running_sum (d,), not {shapes}")
+    _check_kinds("differences", rows, running_sum)
+
+
+def _check_sparse(indices: torch.Tensor, values: torch.Tensor, running_sum: torch.Tensor) -> None:
+    if values.ndim != 2 or indices.shape != values.shape or running_sum.ndim != 1:
+        shapes = f"{tuple(indices.shape)}, {tuple(values.shape)} and {tuple(running_sum.shape)}"
+        raise UsageError(f"indices and values must be (m, k) and running_sum (d,), not {shapes}")
+    if str(indices.dtype) not in ("torch.int32", "torch.int64"):
+        raise UsageError(f"indices must be int32 or int64, not {indices.dtype}")
+    _check_kinds("values", values, running_sum)
+    if indices.device != values.device:
+        raise UsageError(f"indices are on {indices.device}, values on {values.device}: move one of them")
+
+
+def _check_kinds(name: str, rows: torch.Tensor, running_sum: torch.Tensor) -> None:
+    if str(rows.dtype) not in _FLOATS or str(running_sum.dtype) != "torch.float32":
+        raise UsageError(f"{name} must be floating-point and running_sum float32, not {rows.dtype} and {running_sum.dtype}")
+    if rows.device != running_sum.device:
+        raise UsageError(f"{name} are on {rows.device}, running_sum on {running_sum.device}: move one of them")
