@@ -1,4 +1,4 @@
-"""What every compressor of pair differences offers: `Compressor`, its `Info` record, and the `Payload` that travels."""
+"""What every compressor of pair differences offers: `Compressor` and its `Info` record."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hvdgrab.compression.fold import FoldSketch
+from hvdgrab.compression.payload import Payload
+
 
 @dataclass(frozen=True)
 class Info:
@@ -17,36 +20,28 @@ class Info:
     kind: str
     """Its name in `hvdgrab.compression.build_compressor`."""
     linear: bool
-    """Whether expand(compress(a)) - expand(compress(b)) equals expand(compress(a - b)) up to rounding."""
+    """Whether expand(compress(a)) - expand(compress(b)) equals expand(compress(a - b)) up to rounding in float32."""
     lossless: bool
     """Whether expand(compress(a)) equals a, bit for bit."""
     options: tuple[tuple[str, Any], ...] = ()
     """The options it was built with, defaults included: (name, value) sorted by name."""
 
 
-@dataclass(frozen=True, eq=False)
-class Payload:
-    """One compressed difference, as it goes on the wire."""
-
-    data: NDArray[np.uint8]
-    """(nbytes,) uint8, contiguous, in host memory."""
-
-    @property
-    def nbytes(self) -> int:
-        """Its size on the wire in bytes."""
-        return self.data.nbytes
-
-
 @runtime_checkable
 class Compressor(Protocol):
     """Turns a pair difference into a payload whose size is known beforehand, and back into what PairBalance sees.
 
-    Neither direction keeps a reference to what it was given: the caller may change or reuse it at once.
+    Neither direction keeps a reference to what it was given: the caller may change or reuse it at once.  NaN and infinities
+    expand to non-finite values, finite values to finite ones.
     """
 
     @property
     def info(self) -> Info:
         """What this compressor is."""
+
+    @property
+    def projection(self) -> FoldSketch | None:
+        """The linear map (d,) -> (width(d),) that comes before encoding, or None: a sum of its images is the image of a sum."""
 
     def width(self, d: int) -> int:
         """Length of the expanded vector of a difference of d values."""
@@ -55,7 +50,7 @@ class Compressor(Protocol):
         """Bytes of the payload of a difference of d values, known before compressing, the same for all of them."""
 
     def compress(self, difference: torch.Tensor, out: NDArray[np.uint8] | None = None) -> Payload:
-        """Compress one difference.
+        """Compress one difference: `encode` of its projection, or of itself where there is none.
 
         Args:
             difference: (d,) floating point, on any device; read only.
@@ -65,16 +60,50 @@ class Compressor(Protocol):
             UsageError: another shape or dtype.
         """
 
+    def encode(self, vector: torch.Tensor | NDArray[np.float32], out: NDArray[np.uint8] | None = None) -> Payload:
+        """The second half of `compress`, for vectors that are projected already (streamed, summed piece by piece).
+
+        Args:
+            vector: (width(d),) float32; read only.
+            out: as in `compress`.
+
+        Raises:
+            UsageError: another shape or dtype.
+        """
+
     def expand(self, payload: Payload, out: torch.Tensor | None = None) -> torch.Tensor:
         """What PairBalance sees of a difference.
 
         Args:
-            payload: from `compress`, or the bytes of one.
+            payload: from `compress`, or the bytes of one, at any address.
             out: (width(d),) float32 on the host, any strides: memory for the result; new memory by default.
 
         Returns:
             (width(d),) float32 on the host.
 
         Raises:
-            UsageError: the payload or `out` has another size.
+            PayloadError: foreign, truncated, damaged, of another version, kind or shape, or not of `out`'s length; says which.
+            UsageError: `out` cannot hold any payload of this compressor.
+        """
+
+    def expand_many(self, payloads: NDArray[np.uint8], out: torch.Tensor) -> None:
+        """`expand` of several payloads at once, which is faster for short ones.  `out` is written only where all are sound.
+
+        Args:
+            payloads: (m, wire_bytes(d)) uint8, each row contiguous.
+            out: (m, width(d)) float32 on the host, any strides.
+
+        Raises:
+            PayloadError: as `expand`; the message begins with ``row i:``.
+            UsageError: wrong shapes.
+        """
+
+    def tolerance(self, difference: torch.Tensor) -> NDArray[np.float64]:
+        """How far each value of expand(compress(difference)) may be from the projection, or the difference, itself.
+
+        Args:
+            difference: (d,) floating point, finite.
+
+        Returns:
+            (width(d),) float64.
         """

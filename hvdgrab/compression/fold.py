@@ -8,6 +8,11 @@ hashes of (seed, coordinate) alone: never of a device, rank, thread or call.
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import importlib.util
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -18,6 +23,8 @@ POOL = 64
 """Rows of a block, and sign vectors in the pool."""
 CHUNK = 2**18
 """Elements converted to float32 at a time where the input is of another type or not contiguous."""
+_BAND = 16
+"""Rows of the pool that are signed at a time: 256 kB of working memory for a width of 4,096."""
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _BLOCK_STREAM, _POOL_STREAM = 1, 2
@@ -43,6 +50,8 @@ class FoldSketch:
             raise ConfigError(f"the seed of a sketch must lie in 0 … 2^64 - 1, not {seed}")
         self.width = width
         self.seed = seed
+        self.period = POOL * width
+        """Coordinates of a block."""
         self._pools: dict[torch.device, torch.Tensor] = {}
         self._blocks: dict[torch.device, torch.Tensor] = {}
 
@@ -62,14 +71,13 @@ class FoldSketch:
         Raises:
             UsageError: another shape or dtype, or a negative offset.
         """
-        if vector.ndim != 1 or vector.dtype not in _FLOATS or offset < 0:
+        if vector.ndim != 1 or offset < 0:
             raise UsageError(
-                "fold takes a floating-point vector (d,) at an offset of at least 0, "
-                f"not {vector.dtype} of shape {tuple(vector.shape)} at {offset}"
+                f"fold takes a floating-point vector (d,) at an offset of at least 0, not shape {tuple(vector.shape)} at {offset}"
             )
-        # In an autocast region the product below would be formed in half precision.
-        with torch.no_grad(), torch.autocast(vector.device.type, enabled=False):
-            return self._fold(vector.detach(), offset)
+        rows = FoldRows(self, offset + vector.numel(), vector.device)
+        rows.add(vector, offset)
+        return rows.finish()
 
     def __call__(self, vector: torch.Tensor) -> torch.Tensor:
         """`fold` at offset 0."""
@@ -78,47 +86,160 @@ class FoldSketch:
     def signs(self, count: int, offset: int = 0) -> NDArray[np.int8]:
         """The signs of the global coordinates offset … offset + count - 1: (count,) int8 of +1 and -1; for tests and checks."""
         index = np.arange(offset, offset + count, dtype=np.uint64)
-        period = np.uint64(POOL * self.width)
+        period = np.uint64(self.period)
         block = hashed_signs(self.seed, _BLOCK_STREAM, index // period)
         return block * hashed_signs(self.seed, _POOL_STREAM, index % period)
 
-    def _fold(self, vector: torch.Tensor, offset: int) -> torch.Tensor:
-        period, d = POOL * self.width, vector.numel()
-        signs = self._block_signs(vector.device, -(-(offset + d) // period))
-        rows = torch.zeros(period, dtype=torch.float32, device=vector.device)
-        block, start = divmod(offset, period)
-        head = min(d, period - start) if start else 0
-        if head:
-            rows[start : start + head].add_(vector[:head].float() * signs[block])
-            block += 1
-        whole = (d - head) // period
-        self._add_blocks(rows, vector[head : head + whole * period], signs[block : block + whole])
-        tail = head + whole * period
-        if tail < d:
-            rows[: d - tail].add_(vector[tail:].float() * signs[block + whole])
-        return (rows.view(POOL, self.width) * self._pool_signs(vector.device)).sum(0)
+    def digest(self) -> str:
+        """What this process makes of a fixed vector of whole numbers (hex, 16 characters): equal where sketches agree."""
+        count = 2 * self.period + 77
+        vector = torch.arange(count, dtype=torch.int64).remainder_(17).sub_(8).float()
+        return hashlib.sha256(self.fold(vector).numpy().astype("<f4").tobytes()).hexdigest()[:16]
 
-    def _add_blocks(self, rows: torch.Tensor, vector: torch.Tensor, signs: torch.Tensor) -> None:
-        """Add every whole block, times its sign, to `rows`: one product of the blocks' signs and the (blocks, 64·width) view."""
-        direct = vector.dtype == torch.float32 and vector.is_contiguous()
-        step = max(1, len(signs) if direct else CHUNK // len(rows))
-        for start in range(0, len(signs), step):
-            part = signs[start : start + step]
-            piece = vector[start * len(rows) : (start + len(part)) * len(rows)]
-            rows.addmv_(piece.reshape(len(part), -1).float().t(), part)
-
-    def _pool_signs(self, device: torch.device) -> torch.Tensor:
+    def pool_signs(self, device: torch.device) -> torch.Tensor:
+        """(64, width) float32 of +1 and -1 on `device`: the signs inside a block."""
         if device not in self._pools:
-            index = np.arange(POOL * self.width, dtype=np.uint64)
+            index = np.arange(self.period, dtype=np.uint64)
             table = hashed_signs(self.seed, _POOL_STREAM, index).astype(np.float32)
             self._pools[device] = torch.from_numpy(table).view(POOL, self.width).to(device)
         return self._pools[device]
 
-    def _block_signs(self, device: torch.device, count: int) -> torch.Tensor:
+    def block_signs(self, device: torch.device, count: int) -> torch.Tensor:
+        """(at least count,) float32 of +1 and -1 on `device`: the signs of the first blocks."""
         if device not in self._blocks or len(self._blocks[device]) < count:
             table = hashed_signs(self.seed, _BLOCK_STREAM, np.arange(count, dtype=np.uint64)).astype(np.float32)
             self._blocks[device] = torch.from_numpy(table).to(device)
         return self._blocks[device]
+
+
+class FoldRows:
+    """The sketch of a vector that comes in pieces: 64·width floats at most, whatever the vector's length.
+
+    Every piece is added to the place of its coordinates modulo 64·width, with the sign of its block; the signs inside a block
+    and the sum over its 64 rows come once, in `finish`.  A piece is read once and never kept.
+
+    Args:
+        sketch: gives width and signs.
+        dimension: length of the whole vector; a short one needs fewer rows.
+        device: of the pieces.
+        fused: whether pieces are folded by one Triton kernel each instead of by torch operations; by default on a GPU where
+            Triton is installed.  The sums are the same to rounding, and to the bit on whole numbers.
+    """
+
+    def __init__(self, sketch: FoldSketch, dimension: int, device: torch.device, *, fused: bool | None = None) -> None:
+        self.sketch = sketch
+        self._device = device
+        if fused is None:
+            fused = device.type == "cuda" and importlib.util.find_spec("triton") is not None
+        self._kernels = importlib.import_module("hvdgrab.compression.kernels") if fused and dimension else None
+        self._count = min(POOL, -(-dimension // sketch.width))
+        self._blocks = sketch.block_signs(device, -(-dimension // sketch.period))
+        self._block_list = self._blocks.tolist()
+        self.rows = torch.zeros(self._count * sketch.width, dtype=torch.float32, device=device)
+        """(rows·width,) float32: the sums so far, before the signs of the pool."""
+
+    def view_of(self, shape: torch.Size, offset: int) -> tuple[torch.Tensor, float] | None:
+        """Where a piece of `shape` at `offset` belongs as a whole, and its sign; None if it reaches over the end of a block.
+
+        Adding there costs one call, which the hooks of small parameters can afford.
+        """
+        block, start = divmod(offset, self.sketch.period)
+        if start + shape.numel() > self.sketch.period:
+            return None
+        return self.rows[start : start + shape.numel()].view(shape), self._block_list[block] if shape.numel() else 1.0
+
+    def add(self, piece: torch.Tensor, offset: int, scale: float = 1.0) -> None:
+        """Add scale · `piece`, whose first element is global coordinate `offset`.
+
+        Args:
+            piece: any shape, floating point, read in its own (row-major) order; non-contiguous or half-precision ones are
+                converted in chunks.
+            offset: global coordinate of its first element; the piece must end within the dimension.
+            scale: multiplies the piece, e.g. the inverse of a loss scale.
+
+        Raises:
+            UsageError: a dtype that is not floating point.
+        """
+        if piece.dtype not in _FLOATS:
+            raise UsageError(f"a sketch takes floating-point vectors, not {piece.dtype}")
+        # In an autocast region the product below would be formed in half precision.
+        if self._kernels is not None and piece.is_contiguous():
+            rows = self.rows.view(self._count, self.sketch.width)
+            self._kernels.fold_pieces(rows, [(piece.detach().view(-1), offset)], self._blocks, scale)
+            return
+        with torch.no_grad(), torch.autocast(piece.device.type, enabled=False):
+            for flat in _flat_pieces(piece.detach()):
+                self._add_flat(flat, offset, scale)
+                offset += flat.numel()
+
+    def add_rows(self, indices: torch.Tensor, values: torch.Tensor, offset: int, scale: float = 1.0) -> None:
+        """Add scale · some rows of a matrix that starts at global coordinate `offset`; the others are zero.
+
+        Args:
+            indices: (k,) int64, which rows; repeated ones are added.
+            values: (k, columns) floating point.
+            offset: global coordinate of the matrix' first element.
+            scale: multiplies the values.
+        """
+        columns = values.shape[1]
+        step = max(1, CHUNK // max(1, columns))
+        with torch.no_grad(), torch.autocast(values.device.type, enabled=False):
+            for start in range(0, len(indices), step):
+                first = indices[start : start + step, None] * columns + offset
+                places = (first + torch.arange(columns, device=values.device)).reshape(-1)
+                signed = values[start : start + step].detach().float().reshape(-1) * self._blocks[places // self.sketch.period]
+                # Accumulating index_put_ adds in a fixed order on every device; index_add_ does not on CUDA.
+                self.rows.index_put_((places % self.sketch.period,), signed * scale, accumulate=True)
+
+    def finish(self) -> torch.Tensor:
+        """The sketch of what was added: (width,) float32, a new tensor.  The sums stay; see `clear`."""
+        width = self.sketch.width
+        table, pool = self.rows.view(self._count, width), self.sketch.pool_signs(self._device)
+        if self._kernels is not None:
+            sketch: torch.Tensor = self._kernels.finish(table, pool)
+            return sketch
+        result = torch.zeros(width, dtype=torch.float32, device=self._device)
+        for start in range(0, self._count, _BAND):
+            band = table[start : start + _BAND]
+            result += (band * pool[start : start + len(band)]).sum(0)
+        return result
+
+    def clear(self) -> None:
+        """Start the next vector."""
+        self.rows.zero_()
+
+    def _add_flat(self, flat: torch.Tensor, offset: int, scale: float) -> None:
+        period, d = self.sketch.period, flat.numel()
+        block, start = divmod(offset, period)
+        head = min(d, period - start) if start or d < period else 0
+        if head:
+            self.rows[start : start + head].add_(flat[:head], alpha=self._block_list[block] * scale)
+            block += 1
+        whole = (d - head) // period
+        if whole:  # one product of the blocks' signs and the (blocks, 64·width) view
+            signs = self._blocks[block : block + whole]
+            matrix = flat[head : head + whole * period].view(whole, period)
+            self.rows.addmv_(matrix.t(), signs, alpha=scale)
+        tail = head + whole * period
+        if tail < d:
+            self.rows[: d - tail].add_(flat[tail:], alpha=self._block_list[block + whole] * scale)
+
+
+def _flat_pieces(piece: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The values in row-major order as contiguous float32 vectors; without a copy where possible, else a chunk at a time."""
+    if piece.is_contiguous():
+        flat = piece.view(-1)
+        if piece.dtype == torch.float32:
+            yield flat
+            return
+        for start in range(0, flat.numel(), CHUNK):
+            yield flat[start : start + CHUNK].float()
+    elif piece.numel() <= CHUNK or piece.ndim == 0:
+        yield piece.float().reshape(-1)
+    else:
+        step = CHUNK * len(piece) // piece.numel()
+        for part in torch.split(piece, step) if step else piece:
+            yield from _flat_pieces(part)
 
 
 def hashed_signs(seed: int, stream: int, index: NDArray[np.uint64]) -> NDArray[np.int8]:

@@ -12,7 +12,7 @@ from hvdgrab.errors import ConfigError
 C = TypeVar("C", bound=Callable[..., Any])
 
 _KINDS: dict[str, Callable[..., Compressor]] = {}
-_METHODS = ("width", "wire_bytes", "compress", "expand")
+_PARTS = ("width", "wire_bytes", "compress", "encode", "expand", "expand_many", "tolerance", "projection", "info")
 
 
 def register(kind: str) -> Callable[[C], C]:
@@ -25,7 +25,7 @@ def register(kind: str) -> Callable[[C], C]:
     def enter(made: C) -> C:
         if kind in _KINDS:
             raise ConfigError(f"the compressor {kind!r} is registered twice, by {_KINDS[kind]} and {made}")
-        lacking = [name for name in (*_METHODS, "info") if not hasattr(made, name)]
+        lacking = [name for name in _PARTS if not hasattr(made, name)]
         if lacking:
             raise ConfigError(f"the compressor {kind!r} lacks {', '.join(lacking)}")
         _KINDS[kind] = made
@@ -43,7 +43,7 @@ def build_compressor(kind: str, **options: Any) -> Compressor:
     """Make the compressor `kind`.
 
     Args:
-        kind: one of `compressor_kinds()`: ``none`` (dense float32).
+        kind: one of `compressor_kinds()`.
         **options: keywords of that compressor.
 
     Raises:
