@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
+from hvdgrab.collect import Collector
+from hvdgrab.coordinator.unit import UnitGradient
 from hvdgrab.errors import UsageError
-from hvdgrab.parameters import Entry, ParameterTable
+from hvdgrab.parameters import ParameterTable
 
 _NESTED = (
     "a backward pass ran inside another one: activation checkpointing with use_reentrant=True is not supported, pass "
@@ -24,26 +26,35 @@ _NESTED = (
 
 
 class GradientCapture:
-    """Collects the gradients of a unit's backward passes and hands their sum on.
+    """Counts the backward passes of a unit, and has its gradients collected.
 
     Args:
-        table: the parameters that take part.
+        table: the trainable parameters.
         passes_per_unit: backward passes that are added up.
-        on_unit: called in the thread of the backward call with the unit's gradient (d,) float32, whose memory is used again for
-        the next
-            unit, or None if ``values`` is False; and the number of passes.
-        values: whether gradients are needed, or only their passing.
+        on_unit: called in the thread of the backward call with the views of the unit's gradient (or None), whose memory is used
+            again for the next unit, and the number of passes.
+        collector: takes the gradients.
+        loss_scale: the factor by which the loss of a backward pass was multiplied; asked once a pass.
+        normalise: divide each parameter's gradient by its norm.
     """
 
     def __init__(
-        self, table: ParameterTable, passes_per_unit: int, on_unit: Callable[[torch.Tensor | None, int], None], values: bool
+        self,
+        table: ParameterTable,
+        passes_per_unit: int,
+        on_unit: Callable[[UnitGradient | None, int], None],
+        collector: Collector,
+        *,
+        loss_scale: Callable[[], float] | None = None,
+        normalise: bool = False,
     ) -> None:
         self._table = table
         self._passes_per_unit = passes_per_unit
         self._on_unit = on_unit
-        device = table.entries[0].parameter.device
-        self._vector = torch.zeros(table.dimension, dtype=torch.float32, device=device) if values else None
-        self._seen = [False] * len(table.entries)
+        self._collector = collector
+        self._loss_scale = loss_scale
+        self._normalise = normalise
+        self._scale = 1.0
         self._paused = 0
         self._task = -1
         self._open = False
@@ -54,7 +65,7 @@ class GradientCapture:
         self.seconds = 0.0
         """Time spent in hooks since it was last set to zero."""
         self._hooks: list[Any] = [
-            entry.parameter.register_hook(self._hook_of(index, entry))  # type: ignore[no-untyped-call]
+            entry.parameter.register_hook(self._hook_of(index, entry.length > 0))  # type: ignore[no-untyped-call]
             for index, entry in enumerate(table.entries)
         ]
 
@@ -70,7 +81,7 @@ class GradientCapture:
     def forget(self) -> int:
         """Drop the passes of a unit that was not completed, as when an epoch is left in its middle; returns their number."""
         passes, self.passes = self.passes, 0
-        self._seen = [False] * len(self._seen)
+        self._collector.forget()
         return passes
 
     def close(self) -> None:
@@ -79,41 +90,42 @@ class GradientCapture:
             hook.remove()
         self._hooks.clear()
 
-    def _hook_of(self, index: int, entry: Entry) -> Callable[[torch.Tensor], None]:
+    def _hook_of(self, index: int, takes_part: bool) -> Callable[[torch.Tensor], None]:
+        # Runs once for every parameter in every step: nothing here is free.
+        clock, task_of, take = time.perf_counter, torch._C._current_graph_task_id, self._collector.take
+
         def hook(gradient: torch.Tensor) -> None:
+            began = clock()
             self.any_pass = True
             if self._paused:
                 return
-            began = time.perf_counter()
-            self._begin_pass()
-            self._take(index, entry, gradient)
-            self.seconds += time.perf_counter() - began
+            if not self._open or task_of() != self._task:
+                self._begin_pass()
+            if takes_part:
+                # With create_graph=True the gradient has a history of its own.
+                value = gradient.detach() if gradient.requires_grad else gradient
+                take(index, value, self._scale_of(value) if self._normalise else self._scale)
+            self.seconds += clock() - began
 
         return hook
 
     def _begin_pass(self) -> None:
         """At a pass's first hook, ask autograd to call back at its end."""
         task: int = torch._C._current_graph_task_id()
-        if self._open and task == self._task:
-            return
         if task < self._task:
             raise UsageError(_NESTED)
         if self._open and self.passes == 0:  # the last pass was broken off by an exception: forget what it left
-            self._seen = [False] * len(self._seen)
+            self._collector.forget()
         self._task, self._open = task, True
+        if self._loss_scale is not None:
+            self._scale = 1.0 / self._loss_scale()
         torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
 
-    @torch.no_grad()
-    def _take(self, index: int, entry: Entry, gradient: torch.Tensor) -> None:
-        if self._vector is None:
-            return
-        dense = gradient.to_dense() if gradient.is_sparse else gradient
-        target = self._vector[entry.start : entry.start + entry.length]
-        if self._seen[index]:
-            target.add_(dense.reshape(-1).to(target.device))
-        else:
-            target.copy_(dense.reshape(-1))
-            self._seen[index] = True
+    def _scale_of(self, gradient: torch.Tensor) -> float:
+        """What makes a parameter's gradient a unit vector; a zero one stays zero, and so does what a loss scale does to it."""
+        values = gradient._values() if gradient.is_sparse else gradient
+        norm = float(torch.linalg.vector_norm(values, dtype=torch.float32))
+        return 1.0 / norm if norm > 0 else 1.0
 
     def _end_pass(self) -> None:
         self._open = False
@@ -125,10 +137,5 @@ class GradientCapture:
         began = time.perf_counter()
         passes, self.passes = self.passes, 0
         self._table.check_unchanged()
-        if self._vector is not None:
-            for entry, seen in zip(self._table.entries, self._seen, strict=True):
-                if not seen:
-                    self._vector[entry.start : entry.start + entry.length].zero_()
-            self._seen = [False] * len(self._seen)
-        self._on_unit(self._vector, passes)
+        self._on_unit(self._collector.finish(), passes)
         self.seconds += time.perf_counter() - began

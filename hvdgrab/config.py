@@ -45,7 +45,7 @@ class CompressionConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: CompressionKind = "none"
+    kind: CompressionKind = "sketch"
     """``none``: the dense fp32 difference, 4 bytes a parameter; ``fp16`` ``bf16`` ``int8``: the same in fewer bits; ``topk``: its
     largest values with their places; ``sketch``: a linear sketch of fixed width, whatever the model's size."""
 
@@ -131,8 +131,8 @@ class GraBConfig(BaseModel):
     passes_per_unit: int = Field(default=1, ge=1)
     """Backward passes that make one unit, where a script splits its local batch."""
 
-    pairs_per_message: int = Field(default=1, ge=1)
-    """Pair differences that travel together."""
+    pairs_per_message: int | None = Field(default=None, ge=1, le=2**16)
+    """Pair differences that travel together; by default as many as fit into 64 KiB, at most 16."""
 
     designated_rank: int = Field(default=0, ge=0)
     """The rank that balances the pairs of all ranks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -13,11 +14,13 @@ from torch import nn
 
 from hvdgrab import metrics
 from hvdgrab.capture import GradientCapture
+from hvdgrab.collect import build_collector
 from hvdgrab.comm.communicator import Communicator
 from hvdgrab.comm.world import connector, end_job
 from hvdgrab.coordinator.journal import Journal
 from hvdgrab.coordinator.saved import SavedState
 from hvdgrab.coordinator.session import OrderingSession
+from hvdgrab.coordinator.unit import UnitGradient
 from hvdgrab.errors import ConfigError, UsageError
 from hvdgrab.exit import close_at_exit
 from hvdgrab.horovod import HorovodFace
@@ -26,6 +29,8 @@ from hvdgrab.sampler import GraBSampler
 
 STATE_KEY = "hvdgrab"
 """Where a state dict holds the ordering's part, beside the optimizer's ``state`` and ``param_groups``."""
+STEPS_LOOKED_AT = 3
+"""Steps in which a GradScaler is looked for; the first ones may be skipped."""
 
 
 class GraBOptimizer(torch.optim.Optimizer):
@@ -48,6 +53,8 @@ class GraBOptimizer(torch.optim.Optimizer):
         model: gives the parameters' names.
         passes_per_unit: backward passes that make one unit, where the script splits each batch; default 1, or the job's YAML.
         total_epochs: epochs that the run will have; only shown (time left).
+        grad_scaler: the ``torch.amp.GradScaler`` whose ``scale(loss)`` the script calls backward on; its factor is divided out of
+            what is balanced, so that a change of it does not look like a change of the gradient.
         connect: makes the communicator between the ranks; for tests and simulations (`hvdgrab.comm.threads`).
 
     Raises:
@@ -64,6 +71,7 @@ class GraBOptimizer(torch.optim.Optimizer):
         *,
         passes_per_unit: int | None = None,
         total_epochs: int | None = None,
+        grad_scaler: Any = None,
         connect: Callable[[], Communicator] | None = None,
     ) -> None:
         _refuse_types(optimizer, sampler, model)
@@ -75,7 +83,7 @@ class GraBOptimizer(torch.optim.Optimizer):
         self._ready = True
         self._sampler = sampler
         config = _with_passes(sampler, passes_per_unit)
-        self._table = ParameterTable(optimizer, model)
+        self._table = ParameterTable(optimizer, model, config.layers)
         self._journal = Journal(_metrics_path() if sampler.world.rank == 0 else None, len(sampler), total_epochs)
         self._session = OrderingSession(
             config,
@@ -85,11 +93,19 @@ class GraBOptimizer(torch.optim.Optimizer):
             connect or connector(sampler.world),
             self._journal,
             end_job,
+            self._table.entries[0].parameter.device,
         )
         sampler.attend(self._session, self._inner.retire)
-        values = config.uses_gradients or config.bound != "off"
         # The hooks come last: an optimizer that was refused leaves none behind.
-        self._capture = GradientCapture(self._table, config.passes_per_unit, self._on_unit, values)
+        self._scaled, self._steps_looked_at = grad_scaler is not None, 0
+        self._capture = GradientCapture(
+            self._table,
+            config.passes_per_unit,
+            self._on_unit,
+            build_collector(self._table, self._session.views),
+            loss_scale=_loss_scale(grad_scaler),
+            normalise=config.normalise_layers,
+        )
         self._session.forget_passes = self._capture.forget
         self._closing = close_at_exit(self._session, sampler.world)
 
@@ -98,6 +114,7 @@ class GraBOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters, see the class; returns the closure's loss, or None."""
         self._share()
+        self._look_for_a_scaler()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -206,10 +223,29 @@ class GraBOptimizer(torch.optim.Optimizer):
     def __repr__(self) -> str:
         return f"GraBOptimizer({self._session.config.order}, {self._inner.optimizer!r})"
 
-    def _on_unit(self, gradient: torch.Tensor | None, passes: int) -> None:
+    def _on_unit(self, gradient: UnitGradient | None, passes: int) -> None:
         self._session.unit(gradient, passes)
         self._journal.add_ordering(self._capture.seconds)
         self._capture.seconds = 0.0
+
+    def _look_for_a_scaler(self) -> None:
+        """Say it where the step comes from a GradScaler that nobody told us of: its factor changes between two units."""
+        if self._scaled or not self._session.views.balanced:
+            return
+        frame, self._scaled = sys._getframe(2), self._steps_looked_at == STEPS_LOOKED_AT
+        self._steps_looked_at += 1
+        for _ in range(3):  # the base class wraps step() once or twice
+            if frame is None or frame.f_back is None:
+                return
+            if frame.f_globals.get("__name__") == "torch.amp.grad_scaler":
+                self._scaled = True
+                print(
+                    f"hvdgrab: rank {self._sampler.world.rank}: the loss is scaled by a GradScaler whose factor is balanced "
+                    "along with the gradients: say GraBOptimizer(..., grad_scaler=scaler)",
+                    file=sys.stderr,
+                )
+                return
+            frame = frame.f_back
 
     def _share(self) -> None:
         inner = self._inner.optimizer
@@ -255,3 +291,12 @@ def _with_passes(sampler: GraBSampler, passes_per_unit: int | None) -> Any:
 def _metrics_path() -> Path | None:
     directory = os.environ.get("HVDGRAB_JOB_DIR")
     return Path(directory) / metrics.FILE_NAME if directory else None
+
+
+def _loss_scale(scaler: Any) -> Callable[[], float] | None:
+    """What tells the factor of a pass's loss; on CUDA asking for it waits for the device, as ``scaler.step`` does too."""
+    if scaler is None:
+        return None
+    if not callable(getattr(scaler, "get_scale", None)):
+        raise UsageError(f"grad_scaler must be a torch.amp.GradScaler, not a {type(scaler).__name__}")
+    return scaler.get_scale  # type: ignore[no-any-return]

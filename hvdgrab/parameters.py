@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from hvdgrab.balance.layers import select_layers
 from hvdgrab.errors import UsageError
 
 
@@ -20,6 +21,7 @@ class Entry:
     parameter: torch.Tensor
     start: int
     length: int
+    """0 for a parameter that does not take part in the ordering (see ``layers``)."""
 
 
 class ParameterTable:
@@ -28,12 +30,13 @@ class ParameterTable:
     Args:
         optimizer: its parameter groups say who takes part; one that is frozen now does not.
         model: gives the names; a parameter that two modules share has the first of its names.
+        layers: glob patterns of the names that take part; by default all do.
 
     Raises:
-        UsageError: the optimizer holds a parameter that is not the model's, or nothing is trainable.
+        UsageError: the optimizer holds a parameter that is not the model's, or nothing is trainable, or a pattern fits no name.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, model: nn.Module, layers: Sequence[str] | None = None) -> None:
         names: dict[torch.Tensor, str] = {parameter: name for name, parameter in reversed(list(model.named_parameters()))}
         members = list(_members(optimizer))
         foreign = [tuple(parameter.shape) for parameter in members if parameter not in names]
@@ -50,11 +53,16 @@ class ParameterTable:
                 f"parameter '{complex_names[0]}' is complex: its gradient cannot be balanced; store real and imaginary parts "
                 "(torch.view_as_real) as the parameter"
             )
+        names_in_order = [name for name, _ in trainable]
+        chosen = set(names_in_order if layers is None else [names_in_order[i] for i in select_layers(names_in_order, layers)])
         self.entries: list[Entry] = []
+        """One for each trainable parameter, sorted by name."""
         self.dimension = 0
+        """d: coordinates of the parameters that take part."""
         for name, parameter in trainable:
-            self.entries.append(Entry(name, parameter, self.dimension, parameter.numel()))
-            self.dimension += parameter.numel()
+            length = parameter.numel() if name in chosen else 0
+            self.entries.append(Entry(name, parameter, self.dimension, length))
+            self.dimension += length
         self._optimizer = optimizer
         self._known = {parameter for _, parameter in trainable}
         self._frozen = [(names[parameter], parameter) for parameter in members if not parameter.requires_grad]
@@ -62,7 +70,7 @@ class ParameterTable:
 
     def digest(self) -> str:
         """A hash (hex, 16 characters) of names, shapes and order."""
-        text = "\n".join(f"{entry.name} {tuple(entry.parameter.shape)}" for entry in self.entries)
+        text = "\n".join(f"{entry.name} {tuple(entry.parameter.shape)}" for entry in self.entries if entry.length)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def check_unchanged(self) -> None:

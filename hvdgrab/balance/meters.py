@@ -7,6 +7,7 @@ them, hence the bound relative to random orders, at no second pass over the grad
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -56,12 +57,15 @@ class _Meter:
         self.skipped = 0
         self._to_vector = to_vector
         self._exact = exact
-        # Row o, column u: the slot of unit u in random order o.
-        places = np.array([stream.permutation(n) for _ in range(randoms)], dtype=np.int64).reshape(randoms, n)
         bins = min(bins, n)
-        self._slots = places * bins // n
         self._bins = bins
         self._buffer = np.zeros((1 + randoms, bins, width + 1), dtype=np.float32)
+        self._rows = self._buffer.reshape((1 + randoms) * bins, width + 1)
+        # Row u: where unit u goes in each of the random orders, as rows of the flat buffer.
+        self._slots = np.empty((n, randoms), dtype=np.int64)
+        for row in range(randoms):
+            self._slots[:, row] = stream.permutation(n) * bins // n + (1 + row) * bins
+        self._counted = np.ones(width + 1, dtype=np.float32)
 
     @property
     def buffer(self) -> NDArray[np.float32]:
@@ -85,14 +89,16 @@ class _Meter:
         if not 0 <= position < self.n or self._order[position] != unit:
             raise UsageError(f"unit {unit} is not at position {position} of the order that this meter was given")
         vector = self._to_vector(gradient)
-        if vector.shape != (self._buffer.shape[2] - 1,):
-            raise UsageError(f"this meter takes vectors of {self._buffer.shape[2] - 1} values, not shape {vector.shape}")
-        if not np.isfinite(vector).all():
+        if vector.shape != (len(self._counted) - 1,):
+            raise UsageError(f"this meter takes vectors of {len(self._counted) - 1} values, not shape {vector.shape}")
+        if not _all_finite(vector):
             self.skipped += 1
             return
-        for row, slot in enumerate((position * self._bins // self.n, *self._slots[:, unit])):
-            self._buffer[row, slot, :-1] += vector
-            self._buffer[row, slot, -1] += 1
+        # The vector and its count side by side: one addition a slot.  A loop over a handful of rows beats fancy indexing.
+        self._counted[:-1] = vector
+        for slot in (position * self._bins // self.n, *self._slots[unit].tolist()):
+            row = self._rows[slot]
+            row += self._counted
 
     def result(self, summed: NDArray[np.float32], size: int | None = None) -> BoundResult:
         """The bounds from the sum of all ranks' buffers; the same on every rank that holds the same sum.
@@ -131,7 +137,7 @@ class BoundSketch(_Meter):
         seed: the run's seed.
         rank: every rank draws its own random orders.
         fold: a linear map of a gradient to (width,) float32, the same on all ranks, with E‖fold(x)‖² = ‖x‖²
-            (`hvdgrab.compression.fold.FoldSketch`).
+            (`hvdgrab.compression.fold.FoldSketch`); None where `add` is given vectors that are folded already.
         width: floats of a sketch.
         bins: slots; n where n is smaller.
         randoms: random orders to compare with.
@@ -148,14 +154,15 @@ class BoundSketch(_Meter):
         epoch: int,
         seed: int,
         rank: int,
-        fold: Callable[[torch.Tensor], torch.Tensor],
+        fold: Callable[[torch.Tensor], torch.Tensor] | None,
         width: int = 256,
         bins: int = 64,
         randoms: int = 4,
     ) -> None:
         _check_length(order, n)
         stream = generator(seed, Purpose.BOUND, epoch, rank)
-        super().__init__((randoms, bins, width), partial(_folded, fold), order=order, stream=stream, exact=False)
+        to_vector = _as_float32 if fold is None else partial(_folded, fold)
+        super().__init__((randoms, bins, width), to_vector, order=order, stream=stream, exact=False)
 
 
 class BoundExact(_Meter):
@@ -186,8 +193,16 @@ def _folded(fold: Callable[[torch.Tensor], torch.Tensor], gradient: Array) -> ND
 
 
 def _as_float32(gradient: Array) -> NDArray[np.float32]:
+    if isinstance(gradient, np.ndarray) and gradient.dtype == np.float32:
+        return gradient
     with np.errstate(over="ignore"):
         return to_numpy(gradient, "gradient").astype(np.float32, copy=False)
+
+
+def _all_finite(vector: NDArray[np.float32]) -> bool:
+    # One inner product settles it for every vector whose square does not overflow, at half the cost.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.isfinite(vector.dot(vector)) or bool(np.isfinite(vector).all())
 
 
 def _slot_bound(slots: NDArray[np.float32]) -> tuple[float, float]:

@@ -6,18 +6,24 @@ pair of every rank, so that every rank can make every order.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from hvdgrab.balance import balance_pairs
+from hvdgrab.balance.balancer import PairBalancer
 from hvdgrab.comm.communicator import Communicator
+from hvdgrab.compression import Compressor, Payload
 from hvdgrab.coordinator.messages import Header, PairMessage, gather_headers
 from hvdgrab.coordinator.signs import share_signs
+from hvdgrab.errors import PayloadError
 
 Signs = NDArray[np.int8]
 _NOTHING = np.zeros(0, dtype=np.int64)
+_ROWS_AT_ONCE = 64
+"""Vectors that are expanded before they are balanced, where a message holds more."""
 
 
 class Coordinator(Protocol):
@@ -25,8 +31,8 @@ class Coordinator(Protocol):
 
     signs: Signs
     """(W, pairs) int8: what is known so far; 0 where a pair was not seen or is not known on this rank."""
-    running_sum: NDArray[np.float32]
-    """(d,) float32: h of Algorithm 4 (CD-GraB paper), where this rank balances; else empty."""
+    balancer: PairBalancer | None
+    """Where this rank balances: the running sum h of Algorithm 4 (CD-GraB paper) and what belongs to it."""
     dropped: NDArray[np.int64]
     """(W,) int64: pairs dropped for non-finite differences, as known on this rank."""
     bytes_sent: int
@@ -38,16 +44,16 @@ class Coordinator(Protocol):
     def finish(self, communicator: Communicator, end: Header) -> tuple[Signs, NDArray[np.int64]]:
         """End the epoch: all ranks' signs (W, pairs) and drops (W,), the same on all ranks; then start the next one."""
 
-    def restore(self, signs: Signs, running_sum: NDArray[np.float32]) -> None:
-        """Continue an epoch from saved values."""
+    def restore(self, signs: Signs, balance: Mapping[str, Any] | None) -> None:
+        """Continue an epoch from saved values; without a saved balance it starts anew."""
 
 
 class _State:
-    """What all coordinators hold: signs, running sum and counts of the current epoch."""
+    """What all coordinators hold: signs, balancer and counts of the current epoch."""
 
-    def __init__(self, size: int, pairs: int, dimension: int, root: int, room: int = 1) -> None:
+    def __init__(self, size: int, pairs: int, root: int, balancer: PairBalancer | None = None, room: int = 1) -> None:
         self.signs: Signs = np.zeros((size, pairs), dtype=np.int8)
-        self.running_sum = np.zeros(dimension, dtype=np.float32)
+        self.balancer = balancer
         self.dropped = np.zeros(size, dtype=np.int64)
         self.bytes_sent = 0
         self._root = root
@@ -56,28 +62,27 @@ class _State:
     def exchange(self, communicator: Communicator, message: PairMessage) -> None:
         """Nothing is balanced."""
 
-    def restore(self, signs: Signs, running_sum: NDArray[np.float32]) -> None:
-        """See `Coordinator.restore`; a state without a running sum starts it at zero."""
+    def restore(self, signs: Signs, balance: Mapping[str, Any] | None) -> None:
+        """See `Coordinator.restore`."""
         self._reset()
         self.bytes_sent = 0
         self.signs[...] = signs
-        if running_sum.size == self.running_sum.size:
-            self.running_sum[...] = running_sum
+        if self.balancer is not None and balance is not None:
+            self.balancer.load_state_dict(dict(balance))
 
     def _reset(self) -> None:
         self.signs[...] = 0
-        self.running_sum[...] = 0
         self.dropped[...] = 0
+        if self.balancer is not None:
+            self.balancer.begin_epoch()
 
-    def _balance(self, differences: NDArray[np.float32], seen: NDArray[np.bool_], pair: int, ranks: NDArray[np.int64]) -> None:
-        """Balance one pair of each of ``ranks``, in their order: differences (len(ranks), d), seen (len(ranks),)."""
-        taking_part = ranks[seen]
-        if taking_part.size:
-            # A mask would copy every difference, on the rank that all others wait for; it is needed only where one is missing.
-            rows = differences if seen.all() else differences[seen]
-            signs, dropped = balance_pairs(rows, self.running_sum)
-            self.signs[taking_part, pair] = signs
-            self.dropped[taking_part] += dropped
+    def _balance(self, rows: NDArray[np.float32], ranks: NDArray[np.int64], pairs: NDArray[np.int64]) -> None:
+        """Balance differences (m, width) in the order given; row i is pair ``pairs[i]`` of rank ``ranks[i]``."""
+        assert self.balancer is not None
+        if len(rows):
+            signs, dropped = self.balancer.feed(rows)
+            self.signs[ranks, pairs] = signs
+            np.add.at(self.dropped, ranks, dropped)
 
 
 class SeededCoordinator(_State):
@@ -90,18 +95,20 @@ class SeededCoordinator(_State):
 
 
 class IndependentCoordinator(_State):
-    """ID-GraB: each rank balances its own pairs against its own running sum (CD-GraB paper, section 4)."""
+    """ID-GraB: each rank balances its own pairs against its own running sum (CD-GraB paper, section 4).
 
-    def __init__(self, rank: int, size: int, pairs: int, dimension: int, root: int) -> None:
-        super().__init__(size, pairs, dimension, root)
-        self._own = np.array([rank], dtype=np.int64)
+    Nothing travels, so nothing is compressed: the differences are balanced as they are.
+    """
+
+    def __init__(self, rank: int, size: int, pairs: int, root: int, balancer: PairBalancer) -> None:
+        super().__init__(size, pairs, root, balancer)
+        self._rank = rank
 
     def exchange(self, communicator: Communicator, message: PairMessage) -> None:  # noqa: ARG002 - nothing is sent
         """Balance this rank's pairs; no communication."""
-        for k in range(message.header.pairs):
-            self._balance(
-                message.differences[k : k + 1], message.seen[k : k + 1].astype(bool), message.header.pair + k, self._own
-            )
+        seen = np.flatnonzero(message.seen)
+        rows = message.differences if len(seen) == len(message.seen) else message.differences[seen]
+        self._balance(rows, np.full(len(seen), self._rank), message.header.pair + seen)
 
     def finish(self, communicator: Communicator, end: Header) -> tuple[Signs, NDArray[np.int64]]:
         """See `Coordinator.finish`: every rank's row of signs is gathered, then all are sent to all."""
@@ -121,30 +128,50 @@ class DesignatedCoordinator(_State):
     Source: Cooper et al., NeurIPS 2023, arXiv 2302.00845, Algorithm 4 (server side).
 
     Args:
-        rank: this rank; only the designated one holds a running sum and a receive buffer (W, pairs a message, d) float32.
         size: number of ranks W.
         pairs: pairs of an epoch, n // 2.
         dimension: d.
+        compressor: how a difference travels.
         pairs_per_message: most pairs in a message.
         root: the designated rank.
+        balancer: on the designated rank; it alone has room for everybody's payloads.
     """
 
-    def __init__(self, rank: int, size: int, pairs: int, dimension: int, pairs_per_message: int, root: int) -> None:
-        super().__init__(size, pairs, dimension if rank == root else 0, root, room=pairs_per_message)
-        self._ranks = np.arange(size, dtype=np.int64)
-        self._received = np.empty((size, pairs_per_message, dimension), dtype=np.float32) if rank == root else None
+    def __init__(
+        self,
+        size: int,
+        pairs: int,
+        dimension: int,
+        compressor: Compressor,
+        pairs_per_message: int,
+        root: int,
+        balancer: PairBalancer | None,
+    ) -> None:
+        super().__init__(size, pairs, root, balancer, room=pairs_per_message)
+        self._compressor = compressor
+        wire = compressor.wire_bytes(dimension)
+        self._outgoing = np.empty((pairs_per_message, wire), dtype=np.uint8)
+        self._received = np.empty(0 if balancer is None else size * pairs_per_message * wire, dtype=np.uint8)
+        self._step = max(1, min(pairs_per_message, _ROWS_AT_ONCE // size))
+        width = 0 if balancer is None else compressor.width(dimension)
+        self._rows = torch.zeros(self._step * size, width, dtype=torch.float32)
 
     def exchange(self, communicator: Communicator, message: PairMessage) -> None:
         """Bring the differences to the designated rank and balance them there."""
-        count, first = message.header.pairs, message.header.pair
+        count = message.header.pairs
         seen = gather_headers(communicator, message.header, message.seen.astype(np.int64), self._root, self._room)
-        received = None if self._received is None else self._received[:, :count]
-        communicator.gather(message.differences, received, self._root)
-        if communicator.rank != self._root:
-            self.bytes_sent += message.differences.nbytes
-        if received is not None and seen is not None:
-            for k in range(count):
-                self._balance(received[:, k], seen[:, k].astype(bool), first + k, self._ranks)
+        payloads = self._outgoing[:count]
+        for difference, out in zip(torch.from_numpy(message.differences), payloads, strict=True):
+            self._compressor.encode(difference, out)
+        if seen is None:
+            communicator.gather(payloads, None, self._root)
+            self.bytes_sent += payloads.nbytes
+            return
+        received = self._received[: communicator.size * payloads.nbytes].reshape(communicator.size, *payloads.shape)
+        communicator.gather(payloads, received, self._root)
+        for first in range(0, count, self._step):
+            last = min(count, first + self._step)
+            self._balance_payloads(received[:, first:last], seen[:, first:last].astype(bool), message.header, first)
 
     def finish(self, communicator: Communicator, end: Header) -> tuple[Signs, NDArray[np.int64]]:
         """See `Coordinator.finish`: only the sign bits travel back."""
@@ -156,3 +183,25 @@ class DesignatedCoordinator(_State):
         self.bytes_sent += (communicator.size - 1) * -(-self.signs.size // 8) if designated else 0
         self._reset()
         return result
+
+    def _balance_payloads(self, payloads: NDArray[np.uint8], seen: NDArray[np.bool_], header: Header, first: int) -> None:
+        """Balance payloads (W, k, bytes) of the pairs from ``header.pair + first``, of which seen (W, k) take part."""
+        size, count = seen.shape
+        rows = self._rows[: count * size]  # pair outermost, rank innermost
+        for pair in range(count):
+            try:
+                self._compressor.expand_many(payloads[:, pair], rows[pair * size : (pair + 1) * size])
+            except PayloadError:
+                self._name_the_sender(payloads[:, pair], f"pair {header.pair + first + pair} of epoch {header.epoch}")
+                raise
+        pairs, ranks = np.nonzero(seen.T)
+        # A mask would copy every difference, on the rank that all others wait for; it is needed only where one is missing.
+        taken = rows.numpy() if len(pairs) == len(rows) else rows.numpy()[pairs * size + ranks]
+        self._balance(taken, ranks, header.pair + first + pairs)
+
+    def _name_the_sender(self, payloads: NDArray[np.uint8], what: str) -> None:
+        for rank, payload in enumerate(payloads):
+            try:
+                self._compressor.expand(Payload(payload))
+            except PayloadError as error:
+                raise PayloadError(f"what rank {rank} sent for {what} cannot be used: {error}") from None

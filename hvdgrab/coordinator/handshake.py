@@ -17,6 +17,7 @@ _ADVICE = {
     "examples": "every rank must build the sampler over the whole dataset, not over its own part",
     "units": "every rank must pass the same batch_size",
     "dealing": "every rank must use the same seed and the same NumPy",
+    "sketch": "the ranks' sketches of one vector differ: install the same NumPy and torch on every node",
     "parameters": "every rank must build the same model, with the same parameters trainable",
 }
 

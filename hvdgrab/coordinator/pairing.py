@@ -9,33 +9,44 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hvdgrab.coordinator.staging import Arrival, host_memory
+
 _BUFFERS = 2
+CPU = torch.device("cpu")
+Send = Callable[[int, NDArray[np.float32], NDArray[np.int8], Callable[[], object]], "Future[None]"]
 
 
 class PairBuffer:
-    """Forms g(first) − g(second) of consecutive units, in place, in one of two message buffers.
+    """Forms v(first) − v(second) of consecutive units' vectors, in float32, in one of two message buffers on the host.
 
     While one buffer is filled the communication thread sends the other; a rank that is a whole message ahead waits for it
-    (back-pressure).
+    (back-pressure).  Vectors on a GPU are subtracted there, and the difference is copied to pinned memory without waiting for
+    the device: the communication thread waits, before it reads.
 
     Args:
-        dimension: d, floats of a gradient.
+        width: floats of a unit's vector: its gradient, or the linear sketch of it.
         pairs_per_message: most pairs in a message.
-        send: called with (first pair, differences (k, d) float32, seen (k,) int8); returns a future that is done when they may
-        be overwritten.
+        send: called with (first pair, differences (k, width) float32, seen (k,) int8, arrived); returns a future that is done
+            when they may be overwritten.  ``arrived()`` must be called before the differences are read.
         wait: waits for such a future, and raises what happened to it.
+        device: of the vectors.
     """
 
     def __init__(
         self,
-        dimension: int,
+        width: int,
         pairs_per_message: int,
-        send: Callable[[int, NDArray[np.float32], NDArray[np.int8]], Future[None]],
+        send: Send,
         wait: Callable[[Future[None]], None],
+        device: torch.device = CPU,
     ) -> None:
         self._send, self._wait = send, wait
         self._capacity = pairs_per_message
-        self._differences = torch.zeros(_BUFFERS, pairs_per_message, dimension, dtype=torch.float32)
+        away = device.type != "cpu"
+        self._differences = host_memory(_BUFFERS, pairs_per_message, width, device=device)
+        self._away = torch.zeros(width, dtype=torch.float32, device=device) if away else None
+        """The half pair, where it does not lie in its message buffer."""
+        self._arrived: list[Callable[[], object]] = [_nothing] * _BUFFERS
         self._seen = np.zeros((_BUFFERS, pairs_per_message), dtype=np.int8)
         self._in_flight: list[Future[None] | None] = [None] * _BUFFERS
         self._current = 0
@@ -43,21 +54,22 @@ class PairBuffer:
         self._first_pair = 0
         self._half = False
 
-    def add(self, gradient: torch.Tensor | None) -> None:
-        """Take the next unit's gradient (d,), any float dtype and device; None where the unit had no backward pass of its own."""
-        slot = self._differences[self._current, self._filled]
+    def add(self, vector: torch.Tensor | None) -> None:
+        """Take the next unit's vector (width,), any float type; None where the unit had no backward pass of its own."""
         if not self._half:
             self._claim()
-            self._seen[self._current, self._filled] = gradient is not None
-            if gradient is not None:
-                slot.copy_(gradient)
+            self._seen[self._current, self._filled] = vector is not None
+            if vector is not None:
+                self._place().copy_(vector)
             self._half = True
             return
         self._half = False
-        if gradient is None:
+        if vector is None:
             self._seen[self._current, self._filled] = 0
         else:
-            slot.sub_(gradient.to(slot.device))
+            place = self._place()
+            place.sub_(vector.to(place.device))
+            self._bring(self._differences[self._current, self._filled])
         self._filled += 1
         if self._filled == self._capacity:
             self.flush()
@@ -68,7 +80,10 @@ class PairBuffer:
         if self._filled:
             count, buffer = self._filled, self._current
             self._in_flight[buffer] = self._send(
-                self._first_pair, self._differences[buffer, :count].numpy(), self._seen[buffer, :count]
+                self._first_pair,
+                self._differences[buffer, :count].numpy(),
+                self._seen[buffer, :count],
+                self._arrived[buffer],
             )
             self._first_pair += count
             self._current, self._filled = (buffer + 1) % _BUFFERS, 0
@@ -84,8 +99,12 @@ class PairBuffer:
                 self._wait(future)
 
     def unsent(self) -> torch.Tensor:
-        """(k, d) float32: finished pairs that wait for their message, then the first gradient of a half pair."""
-        return self._differences[self._current, : self._filled + int(self._half)].clone()
+        """(k, width) float32: finished pairs that wait for their message, then the first vector of a half pair."""
+        self._arrived[self._current]()
+        rows = self._differences[self._current, : self._filled + int(self._half)].clone()
+        if self._half:
+            rows[-1] = self._place()
+        return rows
 
     def resume(self, position: int, unsent: torch.Tensor | None) -> None:
         """Continue after ``position`` units; what was unsent then is taken from ``unsent``, or its pairs count as not seen."""
@@ -94,12 +113,23 @@ class PairBuffer:
         self.begin(first_pair=position // 2 - max(rows - half, 0))
         self._claim()
         if unsent is not None and rows:
-            self._differences[self._current, :rows].copy_(unsent)
-            self._seen[self._current, :rows] = 1
             self._filled = rows - half
+            self._differences[self._current, : self._filled].copy_(unsent[: self._filled])
+            self._seen[self._current, :rows] = 1
+            if half:
+                self._place().copy_(unsent[-1])
         elif half:
             self._seen[self._current, 0] = 0
         self._half = bool(half)
+
+    def _place(self) -> torch.Tensor:
+        """Where the half pair lies."""
+        return self._differences[self._current, self._filled] if self._away is None else self._away
+
+    def _bring(self, slot: torch.Tensor) -> None:
+        """A finished difference to its message buffer, in the order of the device's stream; nothing to do on the host."""
+        if self._away is not None:
+            self._arrived[self._current] = Arrival(slot, self._away).wait
 
     def _claim(self) -> None:
         """Make sure that the current buffer is no longer being sent."""
@@ -107,3 +137,7 @@ class PairBuffer:
         if future is not None and self._filled == 0:
             self._wait(future)
             self._in_flight[self._current] = None
+
+
+def _nothing() -> None:
+    """Differences that were formed on the host are there."""

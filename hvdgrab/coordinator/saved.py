@@ -15,7 +15,7 @@ from hvdgrab.comm.communicator import Communicator, broadcast_bytes
 from hvdgrab.coordinator.book import OrderBook, Orders
 from hvdgrab.errors import StateError
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class SavedState:
     """(W, n) int64."""
     signs: NDArray[np.int8]
     """(W, n // 2) int8: what the saving rank knew."""
-    running_sum: NDArray[np.float32]
-    """(d,) float32 on a rank that balances, else empty."""
+    balance: dict[str, Any] | None
+    """`PairBalancer.state_dict` on a rank that balances: the running sum and what belongs to it."""
     unsent: torch.Tensor | None
-    """(k, d) float32: see `PairBuffer.unsent`."""
+    """(k, width) float32: see `PairBuffer.unsent`."""
     mean: dict[str, Any] | None
     facts: dict[str, Any]
     """What must be equal in the run that continues: examples, units, dealing, parameters."""
@@ -55,7 +55,7 @@ class SavedState:
         position: int | None = None,
         orders: Orders | None = None,
         signs: NDArray[np.int8] | None = None,
-        running_sum: NDArray[np.float32] | None = None,
+        balance: dict[str, Any] | None = None,
         unsent: torch.Tensor | None = None,
         mean: dict[str, Any] | None = None,
     ) -> SavedState:
@@ -70,7 +70,7 @@ class SavedState:
             position=book.position if position is None else position,
             orders=np.array(book.orders if orders is None else orders),
             signs=np.zeros((book.size, book.n // 2), dtype=np.int8) if signs is None else signs,
-            running_sum=np.zeros(0, dtype=np.float32) if running_sum is None else running_sum,
+            balance=balance,
             unsent=unsent,
             mean=mean,
             facts=dict(facts),
@@ -98,6 +98,9 @@ class SavedState:
             for key in names
             if key in facts and key in self.facts  # a sampler that had no optimizer knows no parameters
         ]
+        if self.position and "ordering" in facts and "ordering" in self.facts:  # an epoch that has not begun holds no sums
+            advice = "keep these settings until the epoch is over"
+            pairs.append(("way to balance and compress", self.facts["ordering"], facts["ordering"], advice))
         for what, saved, current, advice in pairs:
             if saved != current:
                 raise StateError(
@@ -124,8 +127,8 @@ class SavedState:
             name: getattr(self, name)
             for name in ("rank", "size", "n", "order", "seed", "epoch", "position", "mean", "facts", "unsent")
         }
-        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in ("orders", "signs", "running_sum")}
-        return {"version": VERSION, **plain, **arrays}
+        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in ("orders", "signs")}
+        return {"version": VERSION, **plain, **arrays, "balance": _to_tensors(self.balance)}
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> SavedState:
@@ -142,8 +145,22 @@ class SavedState:
         missing = sorted(set(names) - set(state))
         if missing:
             raise StateError(f"the saved state is incomplete: {', '.join(missing)} missing")
-        arrays = {name: torch.as_tensor(state[name]).cpu().numpy().copy() for name in ("orders", "signs", "running_sum")}
-        return cls(**{name: state[name] for name in names if name not in arrays}, **arrays)
+        arrays = {name: torch.as_tensor(state[name]).cpu().numpy().copy() for name in ("orders", "signs")}
+        rest = {name: state[name] for name in names if name not in (*arrays, "balance")}
+        return cls(**rest, **arrays, balance=_to_arrays(state["balance"]))
+
+
+def _to_tensors(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The same with tensors for NumPy arrays, which ``torch.load(weights_only=True)`` refuses."""
+    if state is None:
+        return None
+    return {key: torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value for key, value in state.items()}
+
+
+def _to_arrays(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if state is None:
+        return None
+    return {key: value.cpu().numpy().copy() if isinstance(value, torch.Tensor) else value for key, value in state.items()}
 
 
 def fetch_state(communicator: Communicator, saved: SavedState | None, root: int) -> SavedState:

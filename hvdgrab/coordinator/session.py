@@ -22,20 +22,18 @@ from hvdgrab.balance import MeanBalance
 from hvdgrab.balance.meters import BoundExact, BoundSketch
 from hvdgrab.comm.communicator import Communicator
 from hvdgrab.comm.thread import CommunicationThread
-from hvdgrab.compression.fold import FoldSketch
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator.book import OrderBook, Orders, Place
-from hvdgrab.coordinator.coordinators import Coordinator, DesignatedCoordinator, IndependentCoordinator, SeededCoordinator
 from hvdgrab.coordinator.ending import EndOfEpoch, Outcome, share_rows
 from hvdgrab.coordinator.handshake import shake_hands
 from hvdgrab.coordinator.journal import Journal
 from hvdgrab.coordinator.messages import Header, Kind, PairMessage
-from hvdgrab.coordinator.pairing import PairBuffer
+from hvdgrab.coordinator.pairing import CPU, PairBuffer
+from hvdgrab.coordinator.parts import BOUND_WIDTH, make_parts, ordering_facts
 from hvdgrab.coordinator.saved import SavedState, fetch_state
+from hvdgrab.coordinator.staging import LateMeter
+from hvdgrab.coordinator.unit import UnitGradient
 from hvdgrab.errors import UsageError
-
-BOUND_WIDTH = 256
-"""Floats of the sketch from which the herding bound is estimated."""
 
 Result = TypeVar("Result")
 
@@ -46,11 +44,12 @@ class OrderingSession:
     Args:
         config: the settings.
         book: the sampler's; its later epochs are decided here from now on.
-        dimension: d, floats of a gradient.
+        dimension: d, values of a gradient.
         facts: what must be equal on all ranks before the first unit (see `handshake`), beside what the book says itself.
         connect: makes the communicator, in the communication thread.
         journal: takes the epoch's measurements.
         unheard: called in the communication thread with its error if the training loop does not pick it up; ends the process.
+        device: of the vectors that `unit` is given.
     """
 
     def __init__(
@@ -62,15 +61,15 @@ class OrderingSession:
         connect: Callable[[], Communicator],
         journal: Journal,
         unheard: Callable[[BaseException], None],
+        device: torch.device = CPU,
     ) -> None:
-        if config.order == "grab" and book.size > 1:
-            raise UsageError(
-                f"order 'grab' orders a single rank, but there are {book.size}: use 'id-grab' (each alone) or 'cd-grab'"
-            )
-        if config.designated_rank >= book.size:
-            raise UsageError(f"designated_rank is {config.designated_rank}, but the ranks are 0 … {book.size - 1}")
         self.config, self.book, self.journal = config, book, journal
-        self._dimension, self._facts = dimension, facts
+        self._dimension, self._device = dimension, device
+        self._facts = {**facts, "ordering": ordering_facts(config)}
+        self._parts = make_parts(config, book, dimension)
+        self._coordinator = self._parts.coordinator
+        self.views = self._parts.views
+        """What of a unit's gradient `unit` must be given."""
         self._connect, self._unheard = connect, unheard
         self.forget_passes: Callable[[], int] = lambda: 0
         """Drops the backward passes of a unit that was not completed and tells how many; set by the capture's owner."""
@@ -81,18 +80,16 @@ class OrderingSession:
         self._passes = 0
         self._pairs: PairBuffer | None = None
         self._mean: MeanBalance | None = None
-        self._meter: BoundSketch | BoundExact | None = None
-        self._fold = FoldSketch(BOUND_WIDTH, config.seed)
-        self._coordinator = self._make_coordinator()
+        self._meter: LateMeter | None = None
         self._whole = True
         self._closed = False
         book.attend(self._next_orders)
 
-    def unit(self, gradient: torch.Tensor | None, passes: int = 1) -> None:
-        """Take the gradient (d,) of the unit that has just had its last backward pass; None if it had none of its own.
+    def unit(self, gradient: UnitGradient | None, passes: int = 1) -> None:
+        """Take the gradient of the unit that has just had its last backward pass; None if it had none of its own.
 
         Args:
-            gradient: read only, not kept; floating point, any device.
+            gradient: the views of it that `views` asks for; read only, not kept.
             passes: backward passes that made the unit.
 
         Raises:
@@ -105,9 +102,9 @@ class OrderingSession:
         self._passes += passes
         seen = None if place.stand_in else gradient
         self._whole = self._whole and seen is not None
-        if self._meter is not None and seen is not None:
-            self._meter.add(place.position, place.unit, seen)
-        self._balance(place, seen)
+        if self._meter is not None and seen is not None and seen.measured is not None:
+            self._meter.add(place, seen.measured)
+        self._balance(place, None if seen is None else seen.vector)
         self.journal.unit_done()
         if self.book.position == self.book.n:
             self._outcome = self._end_epoch()
@@ -164,7 +161,13 @@ class OrderingSession:
         if self._outcome is not None:  # between two epochs: the next one's beginning is what is saved
             orders = self._wait(self._outcome, "the end of the epoch").orders
             return SavedState.of(
-                self.book, self._facts, epoch=self.book.epoch + 1, position=0, orders=orders, mean=self._saved_mean()
+                self.book,
+                self._facts,
+                epoch=self.book.epoch + 1,
+                position=0,
+                orders=orders,
+                balance=self._saved_balance() if self.config.balance.carry_over else None,
+                mean=self._saved_mean(),
             )
         if self._pairs is not None:
             self._pairs.drain()
@@ -172,7 +175,7 @@ class OrderingSession:
             self.book,
             self._facts,
             signs=self._coordinator.signs.copy(),
-            running_sum=self._coordinator.running_sum.copy(),
+            balance=self._saved_balance(),
             unsent=None if self._pairs is None else self._pairs.unsent(),
             mean=self._saved_mean(),
         )
@@ -199,14 +202,18 @@ class OrderingSession:
             self._thread.submit(functools.partial(self.journal.report, facts, measured))
             self._outcome = None
 
+    def _saved_balance(self) -> dict[str, Any] | None:
+        balancer = self._coordinator.balancer
+        return None if balancer is None else balancer.state_dict()
+
     def _saved_mean(self) -> dict[str, Any] | None:
         return None if self._mean is None else self._mean.state_dict()
 
-    def _balance(self, place: Place, gradient: torch.Tensor | None) -> None:
+    def _balance(self, place: Place, vector: torch.Tensor | None) -> None:
         if self._mean is not None:
-            self._mean.skip() if gradient is None else self._mean.add(gradient)
+            self._mean.skip() if vector is None else self._mean.add(vector)
         elif self._pairs is not None and not (place.position == self.book.n - 1 and place.position % 2 == 0):
-            self._pairs.add(gradient)
+            self._pairs.add(vector)
 
     def _next_orders(self) -> Orders:
         """The orders of the next epoch; ends the current one first if it was left early."""
@@ -252,7 +259,7 @@ class OrderingSession:
             seeded_orders=book.seeded_orders,
             dimension=self._dimension,
             coordinator=self._coordinator,
-            meter=self._meter,
+            meter=None if self._meter is None else self._meter.finish(),
             mean=self._mean,
             whole=self._whole,
         )
@@ -267,11 +274,13 @@ class OrderingSession:
         self._meter = None
         if config.bound != "off":
             common: dict[str, Any] = {"order": orders[book.rank], "epoch": epoch, "seed": config.seed, "rank": book.rank}
-            self._meter = (
+            exact = config.bound == "exact"
+            meter = (
                 BoundExact(book.n, self._dimension, **common)
-                if config.bound == "exact"
-                else BoundSketch(book.n, fold=self._fold.fold, width=BOUND_WIDTH, **common)
+                if exact
+                else BoundSketch(book.n, fold=None, width=BOUND_WIDTH, **common)
             )
+            self._meter = LateMeter(meter, self._dimension if exact else BOUND_WIDTH, self._device)
         self.journal.begin_epoch()
 
     def _connected(self) -> CommunicationThread:
@@ -282,6 +291,9 @@ class OrderingSession:
             saved = self._saved
             place = None if saved is None else [saved.epoch, saved.position]
             greeting = self._thread.submit(lambda communicator: shake_hands(communicator, self._all_facts(), place))
+            if self._coordinator.balancer is not None:
+                warm_up = self._coordinator.balancer.warm_up
+                self._thread.submit(lambda _: warm_up())  # while the first batches are trained on
             verdict = self._wait(greeting, "the first unit of every rank")
             if verdict.state_from is not None:
                 saved = self._receive_state(verdict.state_from)
@@ -293,10 +305,14 @@ class OrderingSession:
 
     def _open_buffers(self) -> None:
         if self.config.order == "grab":
-            self._mean = MeanBalance(self.book.n, self._dimension, self.book.order)
+            self._mean = MeanBalance(self.book.n, self._parts.width, self.book.order)
         elif self.config.uses_gradients:
             self._pairs = PairBuffer(
-                self._dimension, self.config.pairs_per_message, self._send, lambda sent: self._wait(sent, "earlier pairs")
+                self._parts.width,
+                self._parts.pairs_per_message,
+                self._send,
+                lambda sent: self._wait(sent, "earlier pairs"),
+                self._device,
             )
 
     def _receive_state(self, root: int) -> SavedState:
@@ -330,29 +346,28 @@ class OrderingSession:
             self._pairs.resume(saved.position, saved.unsent if own else None)
             # With id-grab every rank has a running sum of its own; with cd-grab only the designated one has any.
             mine = own or self.config.order == "cd-grab"
-            self._coordinator.restore(saved.signs, saved.running_sum if mine else np.zeros(0, dtype=np.float32))
+            self._coordinator.restore(saved.signs, saved.balance if mine else None)
         if self._mean is not None and saved.mean is not None:
             self._mean.load_state_dict(saved.mean)
 
     def _all_facts(self) -> dict[str, Any]:
-        return {"version": __version__, "settings": self.config.model_dump_json(), **self._facts}
+        sketch = None if self.views.projection is None else self.views.projection.digest()
+        return {"version": __version__, "settings": self.config.model_dump_json(), "sketch": sketch, **self._facts}
 
-    def _make_coordinator(self) -> Coordinator:
-        book, config = self.book, self.config
-        root, pairs = config.designated_rank, book.n // 2
-        if config.order == "cd-grab":
-            return DesignatedCoordinator(book.rank, book.size, pairs, self._dimension, config.pairs_per_message, root)
-        if config.order == "id-grab":
-            return IndependentCoordinator(book.rank, book.size, pairs, self._dimension, root)
-        return SeededCoordinator(book.size, pairs, 0, root)
-
-    def _send(self, pair: int, differences: NDArray[np.float32], seen: NDArray[np.int8]) -> Future[None]:
+    def _send(
+        self, pair: int, differences: NDArray[np.float32], seen: NDArray[np.int8], arrived: Callable[[], object]
+    ) -> Future[None]:
         assert self._thread is not None
         book = self.book
         header = Header(Kind.PAIRS, book.epoch, self._messages, pair, len(differences), book.position)
         self._messages += 1
         message = PairMessage(header, differences, seen)
-        return self._thread.submit(lambda communicator: self._coordinator.exchange(communicator, message))
+
+        def exchange(communicator: Communicator) -> None:
+            arrived()
+            self._coordinator.exchange(communicator, message)
+
+        return self._thread.submit(exchange)
 
     def _wait(self, future: Future[Result], what: str) -> Result:
         assert self._thread is not None

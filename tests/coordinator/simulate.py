@@ -39,6 +39,11 @@ class Rank:
         self.journal = Journal(None, n)
         self.session = OrderingSession(self.config, self.book, d, self.facts, self._connect, self.journal, self.unheard.append)
 
+    def give(self, unit: int | None) -> None:
+        """A unit's gradient to the session; None: the unit had none."""
+        gradient = None if unit is None else self.session.views.of(torch.from_numpy(self.gradients[unit]))
+        self.session.unit(gradient)
+
     def _connect(self) -> Communicator:
         return self.communicator
 
@@ -46,7 +51,7 @@ class Rank:
         """Run an epoch, or the rest of one, at most ``stop_after`` units; the units in the order in which they came."""
         seen = []
         for _, unit in self.book.units():
-            self.session.unit(torch.from_numpy(self.gradients[unit]))
+            self.give(unit)
             seen.append(unit)
             if len(seen) == stop_after:
                 break
@@ -57,7 +62,7 @@ def simulate(
     gradients: NDArray[np.float32], work: Callable[[Rank], Any], timeout: float = 60.0, **settings: Any
 ) -> list[Any]:
     """Run ``work`` on every rank of gradients (W, n, d) and return its results in rank order; sessions are closed afterwards."""
-    config = GraBConfig(**settings)
+    config = GraBConfig(**{"compression": "none", **settings})
 
     def on_rank(communicator: ThreadCommunicator) -> Any:
         rank = Rank(communicator, config, np.ascontiguousarray(gradients[communicator.rank]))

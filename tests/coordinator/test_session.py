@@ -4,11 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 
 from hvdgrab.balance import herding_bound, next_order
 from hvdgrab.balance.reference import coordinated_epoch, coordinated_signs, prefix_bound
 from hvdgrab.comm.threads import run_ranks
+from hvdgrab.compression.payload import HEADER_BYTES
 from hvdgrab.config import ORDERS, GraBConfig
 from hvdgrab.errors import CommunicationError, ConsistencyError, StateError, UsageError
 from tests.coordinator.simulate import Rank, simulate
@@ -122,8 +122,10 @@ def test_a_rank_that_leaves_an_epoch_alone_ends_the_job_with_names():
         rank.epoch(stop_after=4 if rank.communicator.rank == 1 else None)
         rank.epoch()
 
-    places = "not at the same place: rank 0 is in epoch 0 after unit 6; rank 1 ended epoch 0 after unit 4"
-    with pytest.raises(ConsistencyError, match=places):
+    places = "not at the same place: rank 0 is in epoch 0 after unit 6; rank 1 {} epoch 0 after unit 4"
+    with pytest.raises(ConsistencyError, match=places.format("ended")):
+        simulate(random_gradients(2, 6), work, pairs_per_message=1)
+    with pytest.raises(ConsistencyError, match=places.format("is in")):
         simulate(random_gradients(2, 6), work)
 
 
@@ -146,7 +148,7 @@ def test_skipped_units_have_no_sign_and_stay_in_the_middle():
     def work(rank: Rank) -> tuple[list[int], list[int]]:
         order = []
         for number, (_, unit) in enumerate(rank.book.units()):
-            rank.session.unit(None if number == 3 else torch.from_numpy(gradients[0, unit]))
+            rank.give(None if number == 3 else unit)
             order.append(unit)
         return order, rank.epoch()
 
@@ -160,7 +162,7 @@ def test_batches_without_a_backward_pass_are_reported(capsys):
     def work(rank: Rank) -> None:
         for number, (_, unit) in enumerate(rank.book.units()):
             if number != 3:
-                rank.session.unit(torch.from_numpy(gradients[0, unit]))
+                rank.give(unit)
         rank.epoch()
 
     simulate(gradients, work)
@@ -217,7 +219,7 @@ def test_bytes_are_those_of_the_messages():
         return rank.journal.last
 
     record = simulate(random_gradients(3, 10, dimension=100), work)[0]
-    payloads, sign_bits = 2 * 5 * 400, 2 * -(-15 // 8)
+    payloads, sign_bits = 2 * 5 * (HEADER_BYTES + 400), 2 * -(-15 // 8)
     assert record.bytes_sent == payloads + sign_bits
     assert record.bytes_dense == 3 * 5 * 400
 

@@ -80,15 +80,22 @@ CONTINUE = {
 
 def continuation(ranks: Ranks, case: tuple[str, int, int, tuple[int, ...]]) -> None:
     order, pairs, workers, _ = case
-    options: dict[str, Any] = {"base": BASES["momentum"], "config": {"pairs_per_message": pairs}, "examples": 44, "batch": 2}
+    places = ((0, 11), (1, 4), (1, 5), (1, 10))
+    if workers:  # starting them is what costs
+        places = ((1, 4), (1, 9)) if order == "cd-grab" else ((1, 5),)
+    continuation_of(ranks, order, {"pairs_per_message": pairs}, places, workers)
+
+
+def continuation_of(
+    ranks: Ranks, order: str, config: dict[str, Any], places: tuple[tuple[int, int], ...], workers: int = 0
+) -> None:
+    """A run that was saved at each of ``places`` goes on from there as the uninterrupted one did."""
+    options: dict[str, Any] = {"base": BASES["momentum"], "config": config, "examples": 44, "batch": 2}
     loader = {"num_workers": workers}
     n, top = 11, ranks.directory
     ranks.environment(HVDGRAB_JOB_DIR=str(top))
     whole = build(ranks, order, **options)
     assert whole.sampler.units == n
-    places = ((0, n), (1, 4), (1, 5), (1, 10))
-    if workers:  # starting them is what costs
-        places = ((1, 4), (1, 9)) if order == "cd-grab" else ((1, 5),)
     states = run(whole, places)
     whole.optimizer.close()
     expected = lines(top / "metrics.jsonl") if ranks.rank == 0 else {}

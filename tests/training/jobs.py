@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hvdgrab import GraBConfig, GraBOptimizer, GraBSampler
+from hvdgrab.coordinator.unit import UnitGradient
 from tests.training.ranks import Ranks
 
 FEATURES, CLASSES = 5, 3
@@ -82,8 +83,8 @@ class Job:
         """Note every unit from now on."""
         session, original = self.optimizer._session, self.optimizer._session.unit
 
-        def unit(gradient: torch.Tensor | None, passes: int = 1) -> None:
-            kept = None if gradient is None else gradient.detach().cpu().clone()
+        def unit(gradient: UnitGradient | None, passes: int = 1) -> None:
+            kept = None if gradient is None or gradient.vector is None else gradient.vector.detach().cpu().clone()
             original(gradient, passes)
             book = self.sampler.book
             place = book.position - 1
@@ -121,14 +122,16 @@ class Job:
         assert len(captured) == len(self.references), f"{len(captured)} units, {len(self.references)} references"
         for number, (mine, plain) in enumerate(zip(captured, self.references, strict=True)):
             assert mine is not None
-            assert torch.equal(mine, plain), f"unit {number}: {mine} is not {plain}"
+            projection = self.optimizer._session.views.projection
+            expected = plain if projection is None else projection.fold(plain)
+            assert torch.equal(mine, expected), f"unit {number}: {mine} is not {expected}"
         first = self.ranks.everyone(captured[0].tolist())
         assert len({tuple(vector) for vector in first}) == self.ranks.size, "ranks with different data captured the same vector"
         assert any(bool(vector.abs().sum() > 0) for vector in self.references)
 
     def gradients(self, epoch: int) -> np.ndarray:
         """(n, d) float32: this rank's recorded gradients of an epoch, by unit; unseen ones are zero."""
-        matrix = np.zeros((self.sampler.units, self.optimizer._table.dimension), dtype=np.float32)
+        matrix = np.zeros((self.sampler.units, self.optimizer._session._parts.width), dtype=np.float32)
         for unit in self.units:
             if unit.epoch == epoch and unit.gradient is not None:
                 matrix[unit.unit] = unit.gradient.numpy()
@@ -178,7 +181,7 @@ def build(
     """Everything that a training script makes; ``examples`` is for two ranks and grows with their number."""
     data = data or dataset(max(examples * ranks.size // 2, ranks.size))
     model = model or network()
-    sampler = GraBSampler(data, batch, config=GraBConfig(order=order, seed=3, **(config or {})))
+    sampler = GraBSampler(data, batch, config=GraBConfig(**{"order": order, "seed": 3, "compression": "none", **(config or {})}))
     feed = DataLoader(data, batch_sampler=sampler, **(loader or {}))
     inner = horovod(ranks, base([p for p in model.parameters() if p.requires_grad]), model, **(options or {}))
     optimizer = GraBOptimizer(inner, sampler, model, **grab)
