@@ -1,22 +1,51 @@
-"""The parallel herding bound of orders over stored gradients (CD-GraB, arXiv 2302.00845, equation 2)."""
+"""The parallel herding bound of orders over stored or compressed gradients (CD-GraB, arXiv 2302.00845, equation 2).
+
+All functions stream: they look at a few units at a time and form their sums in float64, in O(d) of working memory whatever the
+number of ranks and units.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hvdgrab.balance.arrays import Array, is_torch, to_numpy
 from hvdgrab.balance.orders import is_permutation
+from hvdgrab.balance.streams import Purpose, generator
 from hvdgrab.errors import UsageError
 
 CHUNK = 2**16
 """Float64 elements of working memory, beyond a handful of (d,) vectors."""
 
+Places = NDArray[np.int64]
+Joint = Callable[[Sequence[Places]], NDArray[np.float64]]
+"""m units of each rank -> (m, d) float64, a new array: the sums over the ranks of these units' vectors."""
+
+
+class Bound(NamedTuple):
+    """Largest norms of the joint prefix sums; NaN for both where a gradient is not finite."""
+
+    l2: float
+    linf: float
+
+
+class RelativeBound(NamedTuple):
+    """A bound beside those of random orders of the same gradients."""
+
+    l2: float
+    linf: float
+    l2_vs_random: float
+    """Over the mean of the random orders: 1.0 = random reshuffling, smaller is better; NaN where that mean is 0 or unknown."""
+    linf_vs_random: float
+
 
 def herding_bound(gradients: Array, orders: Array) -> tuple[float, float]:
     """How far the ranks' joint prefix sums stray from the mean: max over k of ‖Σ_{j≤k} Σ_w (g_{w, π_w(j)} - mean)‖.
 
-    The mean is over all W·n vectors.  Sums are formed in float64 and streamed: working memory is O(d), whatever W and n.
+    The mean is over all W·n vectors.
 
     Args:
         gradients: (W, n, d) real numbers, entry [w, u] the gradient of unit u of rank w; NumPy or torch, any device.
@@ -28,54 +57,150 @@ def herding_bound(gradients: Array, orders: Array) -> tuple[float, float]:
     Raises:
         UsageError: wrong kind or shape, or a row of `orders` that is no permutation.
     """
-    places = _check(gradients, orders)
-    ranks, n = places.shape
-    d = int(gradients.shape[2])
-    step = max(1, CHUNK // max(1, d))
-    spans = [slice(start, min(n, start + step)) for start in range(0, n, step)]
-    units = np.tile(np.arange(n), (ranks, 1))
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = sum((_joint(gradients, units, span).sum(axis=0) for span in spans), np.zeros(d))
-        drift = total / max(1, n)
-        return _largest_prefix(gradients, places, spans, drift)
+    l2, linf = stored(gradients).of(orders)
+    return l2, linf
 
 
-def _largest_prefix(
-    gradients: Array, places: NDArray[np.int64], spans: list[slice], drift: NDArray[np.float64]
-) -> tuple[float, float]:
-    """The largest norms of the prefix sums; `drift` is W times the mean."""
-    prefix = np.zeros_like(drift)
-    l2 = linf = 0.0
-    for span in spans:
-        sums = _joint(gradients, places, span)
-        sums -= drift
-        sums[0] += prefix
-        np.cumsum(sums, axis=0, out=sums)
-        prefix = sums[-1].copy()
-        l2 = np.maximum(l2, np.sqrt(np.einsum("kd,kd->k", sums, sums)).max())
-        linf = np.maximum(linf, np.abs(sums).max(initial=0.0))
-    if not (np.isfinite(l2) and np.isfinite(linf)):
-        return float("nan"), float("nan")
-    return float(l2), float(linf)
+def herding_bound_stream(fetch: Callable[[int, int], Array], orders: Array, d: int) -> tuple[float, float]:
+    """`herding_bound` of vectors that are made when they are needed, such as payloads that are expanded on the fly.
+
+    Args:
+        fetch: (rank, unit) -> (d,) real numbers, NumPy or torch; called twice for every unit of every rank, once for the mean
+            and once in the order asked for.  What it returns is read before the next call and not kept.
+        orders: (W, n) integers, row w a permutation of 0 … n - 1; NumPy or torch.
+        d: length of a vector.
+
+    Returns:
+        The bound in the ℓ2 and in the ℓ∞ norm; NaN for both where a vector is not finite.
+
+    Raises:
+        UsageError: wrong shape, from `fetch` too, or a row of `orders` that is no permutation.
+    """
+    ranks, n = _shape_of_orders(orders)
+    l2, linf = HerdingBound(_fetched(fetch, d), ranks, n, d).of(orders)
+    return l2, linf
 
 
-def _joint(gradients: Array, places: NDArray[np.int64], span: slice) -> NDArray[np.float64]:
-    """The sums over ranks at the positions of `span`: (len, d) float64."""
-    joint = np.zeros((span.stop - span.start, int(gradients.shape[2])))
-    for w in range(len(places)):
-        joint += to_numpy(gradients[w][places[w, span]], "gradients")
-    return joint
+def relative_bound(gradients: Array, orders: Array, *, randoms: int = 4, seed: int = 0) -> RelativeBound:
+    """The bound of `orders` and how it compares with random orders of the same gradients; the mean is formed once for all.
+
+    Args:
+        gradients: (W, n, d), as for `herding_bound`.
+        orders: (W, n), as for `herding_bound`.
+        randoms: random orders to compare with, at least 1; each is one pass over the gradients.
+        seed: seeds them.
+
+    Raises:
+        UsageError: as `herding_bound`, or a number out of its range.
+    """
+    if randoms < 1:
+        raise UsageError(f"a relative bound needs at least 1 random order to compare with, not {randoms}")
+    source = stored(gradients)
+    own = source.of(orders)
+    drawn = [source.of(random_orders(source.ranks, source.n, seed, draw)) for draw in range(randoms)]
+    l2, linf = (float(np.mean([bound[norm] for bound in drawn])) for norm in (0, 1))
+    return RelativeBound(own.l2, own.linf, own.l2 / l2 if l2 > 0 else float("nan"), own.linf / linf if linf > 0 else float("nan"))
 
 
-def _check(gradients: Array, orders: Array) -> NDArray[np.int64]:
+def random_orders(ranks: int, n: int, seed: int, draw: int = 0) -> Places:
+    """(W, n) int64: the `draw`-th of the seeded random orders that bounds are compared with."""
+    rows = [generator(seed, Purpose.BOUND, draw, rank).permutation(n) for rank in range(ranks)]
+    return np.array(rows, dtype=np.int64).reshape(ranks, n)
+
+
+class HerdingBound:
+    """Bounds of several orders of the same vectors: the mean, which they share, costs one pass at the start.
+
+    Args:
+        joint: m units of each rank, W arrays (m,) -> (m, d) float64, a new array: the sums over the ranks of their vectors.
+        ranks, n, d: ranks, units of each, length of a vector.
+    """
+
+    def __init__(self, joint: Joint, ranks: int, n: int, d: int) -> None:
+        self.ranks, self.n, self.d = ranks, n, d
+        self._joint = joint
+        step = max(1, CHUNK // max(1, d))
+        self._spans = [slice(start, min(n, start + step)) for start in range(0, n if ranks else 0, step)]
+        total = np.zeros(d)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for span in self._spans:
+                total += joint([np.arange(span.start, span.stop)] * ranks).sum(axis=0)
+            self._drift: NDArray[np.float64] = total / max(1, n)  # W times the mean
+
+    def of(self, orders: Array) -> Bound:
+        """The bound of `orders`, (W, n) integers, row w a permutation: one pass over the vectors.
+
+        Raises:
+            UsageError: another shape, or a row that is no permutation.
+        """
+        places = checked_orders(orders, self.ranks, self.n)
+        prefix, l2, linf = np.zeros(self.d), 0.0, 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for span in self._spans:
+                sums = self._joint(list(places[:, span]))
+                sums -= self._drift
+                sums[0] += prefix
+                np.cumsum(sums, axis=0, out=sums)
+                prefix = sums[-1].copy()
+                # numpy's maximum, unlike max(), keeps a NaN.
+                l2 = float(np.maximum(l2, np.sqrt(np.einsum("kd,kd->k", sums, sums)).max()))
+                linf = float(np.maximum(linf, np.abs(sums).max(initial=0.0)))
+        return Bound(l2, linf) if np.isfinite(l2) and np.isfinite(linf) else Bound(float("nan"), float("nan"))
+
+
+def stored(gradients: Array) -> HerdingBound:
+    """The bounds of orders of stored (W, n, d) gradients, NumPy or torch.
+
+    Raises:
+        UsageError: wrong kind or shape.
+    """
     if not isinstance(gradients, np.ndarray) and not is_torch(gradients):
         raise UsageError(f"gradients must be a NumPy array or a torch tensor, not {type(gradients).__name__}")
+    if gradients.ndim != 3:
+        raise UsageError(f"gradients must be (W, n, d), not {tuple(gradients.shape)}")
+    ranks, n, d = (int(size) for size in gradients.shape)
+
+    def joint(units: Sequence[Places]) -> NDArray[np.float64]:
+        sums = np.zeros((len(units[0]), d))
+        for rank, row in enumerate(units):
+            sums += to_numpy(gradients[rank][row], "gradients")
+        return sums
+
+    return HerdingBound(joint, ranks, n, d)
+
+
+def checked_orders(orders: Array, ranks: int, n: int) -> Places:
+    """`orders` as (W, n) int64 on the host.
+
+    Raises:
+        UsageError: no integers, another shape, or a row that is no permutation.
+    """
     places = to_numpy(orders, "orders")
-    if gradients.ndim != 3 or tuple(gradients.shape[:2]) != places.shape:
-        raise UsageError(f"gradients must be (W, n, d) and orders (W, n), not {tuple(gradients.shape)} and {places.shape}")
+    if places.shape != (ranks, n):
+        raise UsageError(f"gradients must be (W, n, d) and orders (W, n): {ranks} ranks of {n} units need no {places.shape}")
     if places.dtype.kind not in "iu":
         raise UsageError(f"orders must be integers, not {places.dtype}")
-    for w, row in enumerate(places):
+    for rank, row in enumerate(places):
         if not is_permutation(row):
-            raise UsageError(f"the order of rank {w} is no permutation of 0 … {len(row) - 1}")
+            raise UsageError(f"the order of rank {rank} is no permutation of 0 … {n - 1}")
     return places.astype(np.int64, copy=False)
+
+
+def _shape_of_orders(orders: Array) -> tuple[int, int]:
+    if len(orders.shape) != 2:
+        raise UsageError(f"orders must be (W, n), not {tuple(orders.shape)}")
+    return int(orders.shape[0]), int(orders.shape[1])
+
+
+def _fetched(fetch: Callable[[int, int], Array], d: int) -> Joint:
+    def joint(units: Sequence[Places]) -> NDArray[np.float64]:
+        sums = np.zeros((len(units[0]), d))
+        for rank, row in enumerate(units):
+            for place, unit in enumerate(row.tolist()):
+                vector = to_numpy(fetch(rank, unit), "a fetched vector")
+                if vector.shape != (d,):
+                    raise UsageError(f"fetch({rank}, {unit}) must return a vector of shape ({d},), not {vector.shape}")
+                sums[place] += vector
+        return sums
+
+    return joint

@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdgrab.balance.arrays import Array, to_numpy
-from hvdgrab.balance.orders import is_permutation
-from hvdgrab.errors import StateError, UsageError
+from hvdgrab.balance.arrays import Array
+from hvdgrab.balance.base import GradientRule
 
-VERSION = 1
 _VECTORS = ("h", "stale_mean", "total")
 
 
-class MeanBalance:
+class MeanBalance(GradientRule):
     """Balances every unit's gradient, centred by the mean of the previous epoch, as it passes.
 
     For each unit in the current order: c = g - m; s = +1 if <h, c> <= 0 else -1; h = h + s·c.  Units with +1 fill the next
@@ -34,61 +32,13 @@ class MeanBalance:
         UsageError: n below 1, d below 0, or no permutation.
     """
 
+    NAME = "mean-balance"
     dropped: int
     """Gradients of this epoch that were not finite."""
-    _order: NDArray[np.int64]
-    _signs: list[int]
 
     def __init__(self, n: int, d: int, order: Array | None = None) -> None:
-        if n < 1 or d < 0:
-            raise UsageError(f"mean balance needs n >= 1 units and gradients of d >= 0 values, not n = {n} and d = {d}")
-        self.n, self.d = n, d
-        self._order = np.arange(n, dtype=np.int64) if order is None else np.array(to_numpy(order, "order"), dtype=np.int64)
-        if self._order.shape != (n,) or not is_permutation(self._order):
-            raise UsageError(f"the first order must be a permutation of 0 … {n - 1}")
+        super().__init__(n, d, order)
         self._stale_mean = np.zeros(d, dtype=np.float32)
-        self._begin()
-
-    @property
-    def order(self) -> NDArray[np.int64]:
-        """The current epoch's order: (n,) int64, a copy."""
-        order: NDArray[np.int64] = self._order.copy()
-        return order
-
-    @property
-    def position(self) -> int:
-        """Units of this epoch counted so far."""
-        return len(self._signs)
-
-    def add(self, gradient: Array) -> int:
-        """Count the next unit of the current order.
-
-        Args:
-            gradient: (d,) floating point, on any device; read only, not kept.
-
-        Returns:
-            The unit's sign, +1 or -1.
-
-        Raises:
-            UsageError: another shape, or more gradients than units.
-        """
-        self._check_room()
-        with np.errstate(over="ignore", invalid="ignore"):
-            vector = to_numpy(gradient, "gradient").astype(np.float32, copy=False)
-            if vector.shape != (self.d,):
-                raise UsageError(f"the gradient must have shape ({self.d},), not {vector.shape}")
-            sign = self._decide(vector)
-        self._signs.append(sign)
-        return sign
-
-    def skip(self) -> None:
-        """Pass over the next unit of the current order: it had no gradient, and will fill a free slot.
-
-        Raises:
-            UsageError: all units of the epoch were counted already.
-        """
-        self._check_room()
-        self._signs.append(0)
 
     def next_order(self) -> NDArray[np.int64]:
         """End the epoch, early or not: the next epoch's order becomes the current one and is returned, (n,) int64, a new array.
@@ -96,45 +46,15 @@ class MeanBalance:
         Units without a gradient fill the slots that the others leave free, in their current order.  An epoch without any
         finite gradient leaves the stale mean as it was.
         """
-        signs = np.array(self._signs + [0] * (self.n - self.position), dtype=np.int8)
-        front, back = self._order[signs > 0], self._order[signs < 0][::-1]
-        self._order = np.concatenate([front, self._order[signs == 0], back])
         if self._counted:
             self._stale_mean = self._total / np.float32(self._counted)
-        self._begin()
-        return self.order
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on in the middle of an epoch: numbers and CPU tensors that share no memory with this object."""
-        import torch  # Saved states are torch's business; importing this module is not.
-
-        state: dict[str, Any] = {"version": VERSION, "n": self.n, "d": self.d, "counted": self._counted, "dropped": self.dropped}
-        state.update({name: torch.from_numpy(getattr(self, f"_{name}").copy()) for name in _VECTORS})
-        state["order"] = torch.from_numpy(self._order.copy())
-        state["signs"] = torch.tensor(self._signs, dtype=torch.int8)
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was called; `state` is copied.
-
-        Raises:
-            StateError: another version, number of units or gradient length.
-        """
-        for name, here in (("version", VERSION), ("n", self.n), ("d", self.d)):
-            if state.get(name) != here:
-                raise StateError(f"the saved mean-balance state has {name} = {state.get(name)}, this run has {here}")
-        for name in _VECTORS:
-            setattr(self, f"_{name}", np.array(to_numpy(state[name], name), dtype=np.float32))
-        self._order = np.array(to_numpy(state["order"], "order"), dtype=np.int64)
-        self._signs = [int(sign) for sign in to_numpy(state["signs"], "signs")]
-        self._counted, self.dropped = int(state["counted"]), int(state["dropped"])
+        return super().next_order()
 
     def _begin(self) -> None:
+        super()._begin()
         self._h = np.zeros(self.d, dtype=np.float32)
         self._total = np.zeros(self.d, dtype=np.float32)
-        self._signs = []
         self._counted = 0
-        self.dropped = 0
 
     def _decide(self, vector: NDArray[np.float32]) -> int:
         centred = vector - self._stale_mean
@@ -150,6 +70,15 @@ class MeanBalance:
         self._h -= centred
         return -1
 
-    def _check_room(self) -> None:
-        if self.position >= self.n:
-            raise UsageError(f"all {self.n} units of this epoch were counted already: call next_order() before the next epoch")
+    def _following(self) -> NDArray[np.int64]:
+        signs = np.array(self._signs + [0] * (self.n - self.position), dtype=np.int8)
+        front, back = self._order[signs > 0], self._order[signs < 0][::-1]
+        return np.concatenate([front, self._order[signs == 0], back])
+
+    def _own_state(self) -> dict[str, Any]:
+        return {"counted": self._counted, **{name: getattr(self, f"_{name}") for name in _VECTORS}}
+
+    def _load_own_state(self, state: dict[str, Any]) -> None:
+        for name in _VECTORS:
+            setattr(self, f"_{name}", state[name])
+        self._counted = int(state["counted"])

@@ -63,6 +63,39 @@ def coordinated_signs(
     return Coordinated(signs, dropped, h)
 
 
+class Audit:
+    """Checks signs that someone else decided: does each obey the rule, given the ones before it?
+
+    The running sum is rebuilt in float32 from the signs themselves, so that one difference is one finding, however many signs
+    would have come out otherwise after it.  A sign against <h, d> in float64 is put down to rounding where |<h, d>| is at most
+    (16 + sqrt(d)) · 2^-24 · Σ|h_i·d_i|, what float32 sums of any order may be off by; else it is wrong.
+    """
+
+    def __init__(self, d: int) -> None:
+        self.h = np.zeros(d, dtype=np.float32)
+        self.wrong = 0
+        self.rounding = 0
+
+    def feed(self, differences: NDArray[np.float32], signs: NDArray[np.int8]) -> None:
+        """The next rows, (m, d), and their signs, (m,)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            for row, sign in zip(differences, signs, strict=True):
+                product = float(np.dot(self.h.astype(np.float64), row.astype(np.float64)))
+                if not np.isfinite(np.float32(product)):
+                    self.wrong += int(sign != 1)
+                    continue
+                if sign != (1 if product <= 0 else -1):
+                    self._count(abs(product), row)
+                self.h = self.h + row if sign > 0 else self.h - row
+
+    def _count(self, distance: float, row: NDArray[np.float32]) -> None:
+        noise = (16 + np.sqrt(len(row))) * 2.0**-24 * float(np.abs(self.h.astype(np.float64) * row).sum())
+        if distance <= noise:
+            self.rounding += 1
+        else:
+            self.wrong += 1
+
+
 def slot_order(order: Sequence[int], signs: Sequence[int]) -> list[int]:
     """The next order by the literal slot rule.
 
@@ -92,6 +125,36 @@ def coordinated_epoch(
     decided = coordinated_signs(gradients, orders, seen=seen)
     rows = [slot_order(list(orders[w]), list(decided.signs[w])) for w in range(len(orders))]
     return np.array(rows, dtype=np.int64).reshape(np.shape(orders))
+
+
+def recursive_order(gradients: NDArray[Any], order: Sequence[int], depth: int) -> list[int]:
+    """The next order of one rank by recursive pair balance, top-down instead of streamed (`hvdgrab.balance.RecursiveBalance`).
+
+    The units of a node are split in two by PairBalance, each half is ordered in the same way, and a last unit without a partner
+    stands between the two; where the depth is used up, the units stay as they came, or reversed in a right half.
+
+    Args:
+        gradients: (n, d), entry [u] the gradient of unit u.
+        order: the current order, or the part of it that reached a node.
+        depth: how often to split.
+    """
+    h = np.zeros(gradients.shape[1], dtype=np.float32)
+    halves: tuple[list[int], list[int]] = ([], [])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for k in range(len(order) // 2):
+            pair = [int(order[2 * k]), int(order[2 * k + 1])]
+            difference = gradients[pair[0]].astype(np.float32) - gradients[pair[1]].astype(np.float32)
+            product = np.dot(h, difference)
+            if np.isfinite(difference).all() and np.isfinite(product):
+                h = h + difference if product <= 0 else h - difference
+                pair = pair if product <= 0 else pair[::-1]
+            for half, unit in zip(halves, pair, strict=True):
+                half.append(unit)
+    left, right = halves
+    middle = [int(unit) for unit in order[2 * (len(order) // 2) :]]
+    if depth == 1:
+        return [*left, *middle, *right[::-1]]
+    return [*recursive_order(gradients, left, depth - 1), *middle, *recursive_order(gradients, right, depth - 1)]
 
 
 def prefix_bound(gradients: NDArray[Any], orders: NDArray[Any]) -> tuple[float, float]:

@@ -1,4 +1,7 @@
-"""Wrong PairBalances, each a mistake that was made in public code, and the checks that have to catch them."""
+"""Wrong PairBalances, each a mistake that was made in public code, and the checks that have to catch them.
+
+Each mutation wraps a PairBalance that is right, so it can be seeded into every backend.
+"""
 
 from __future__ import annotations
 
@@ -10,49 +13,65 @@ from hvdgrab.balance import herding_bound
 from hvdgrab.balance.reference import coordinated_signs
 from tests.balance.data import Balance, coordinated_pass, pair_differences, random_gradients, random_orders
 
+Mutation = Callable[[Balance], Balance]
 
-def _signs(differences: np.ndarray, h: np.ndarray, *, flip: bool = False, frozen: bool = False) -> np.ndarray:
+
+def literal(differences: np.ndarray, h: np.ndarray) -> np.ndarray:
+    """PairBalance, as the paper writes it."""
     signs = np.empty(len(differences), dtype=np.int8)
     for i, row in enumerate(differences):
-        signs[i] = 1 if (np.dot(h, row) <= 0) != flip else -1
-        if not frozen:
-            h += signs[i] * row
+        signs[i] = 1 if np.dot(h, row) <= 0 else -1
+        h += signs[i] * row
     return signs
 
 
-def correct(differences: np.ndarray, h: np.ndarray) -> np.ndarray:
-    return _signs(differences, h)
+def reversed_rule(balance: Balance) -> Balance:
+    """The sign that makes the running sum longer."""
+
+    def mutant(differences: np.ndarray, h: np.ndarray) -> np.ndarray:
+        signs = np.empty(len(differences), dtype=np.int8)
+        for i in range(len(differences)):
+            signs[i] = balance(differences[i : i + 1], -h)[0]
+            h += signs[i] * differences[i]
+        return signs
+
+    return mutant
 
 
-def reversed_rule(differences: np.ndarray, h: np.ndarray) -> np.ndarray:
-    return _signs(differences, h, flip=True)
+def frozen_accumulator(balance: Balance) -> Balance:
+    """The running sum is never updated."""
+
+    def mutant(differences: np.ndarray, h: np.ndarray) -> np.ndarray:
+        return np.concatenate([balance(differences[i : i + 1], h.copy()) for i in range(len(differences))])
+
+    return mutant
 
 
-def frozen_accumulator(differences: np.ndarray, h: np.ndarray) -> np.ndarray:
-    return _signs(differences, h, frozen=True)
+def copied_accumulator(balance: Balance) -> Balance:
+    """Decides rightly within a call, but the caller's running sum never learns of it."""
+    return lambda differences, h: balance(differences, h.copy())
 
 
-def copied_accumulator(differences: np.ndarray, h: np.ndarray) -> np.ndarray:
-    """Decides rightly, but the caller's running sum never learns of it."""
-    return _signs(differences, h.copy())
-
-
-def buffer_by_reference(differences: np.ndarray, h: np.ndarray) -> np.ndarray:
+def buffer_by_reference(balance: Balance) -> Balance:
     """The receive buffer is kept, not its content: every row is the last one received."""
-    buffer = np.empty(differences.shape[1], dtype=np.float32)
-    kept = []
-    for row in differences:
-        buffer[:] = row
-        kept.append(buffer)
-    return _signs(np.array(kept).reshape(differences.shape), h)
+
+    def mutant(differences: np.ndarray, h: np.ndarray) -> np.ndarray:
+        buffer = np.empty(differences.shape[1], dtype=np.float32)
+        kept = []
+        for row in differences:
+            buffer[:] = row
+            kept.append(buffer)
+        return balance(np.array(kept).reshape(differences.shape), h)
+
+    return mutant
 
 
-def buffer_subtracted_from_itself(differences: np.ndarray, h: np.ndarray) -> np.ndarray:
+def buffer_subtracted_from_itself(balance: Balance) -> Balance:
     """First and second gradient of a pair are the same buffer: every difference is exactly zero."""
-    return _signs(np.zeros_like(differences), h)
+    return lambda differences, h: balance(np.zeros_like(differences), h)
 
 
-MUTANTS: tuple[Balance, ...] = (
+MUTATIONS: tuple[Mutation, ...] = (
     reversed_rule,
     frozen_accumulator,
     copied_accumulator,
@@ -62,9 +81,9 @@ MUTANTS: tuple[Balance, ...] = (
 
 
 def check_reference(balance: Balance) -> None:
-    """Signs and running sum equal the literal reference's."""
+    """Signs and running sum equal the literal reference's; whole numbers, so that no backend rounds."""
     for ranks, n in ((1, 11), (3, 10)):
-        gradients, orders = random_gradients(ranks, n, 5), random_orders(ranks, n)
+        gradients, orders = np.round(4 * random_gradients(ranks, n, 5)), random_orders(ranks, n)
         expected = coordinated_signs(gradients, orders)
         h = np.zeros(5, dtype=np.float32)
         signs = balance(pair_differences(gradients, orders), h)
@@ -74,15 +93,15 @@ def check_reference(balance: Balance) -> None:
 
 def check_streaming(balance: Balance) -> None:
     """Any grouping of rows into calls gives the same signs."""
-    rows = random_gradients(1, 40, 6)[0]
+    rows = np.round(4 * random_gradients(1, 40, 6)[0])
     whole = balance(rows, np.zeros(6, dtype=np.float32))
     h = np.zeros(6, dtype=np.float32)
     assert np.array_equal(whole, np.concatenate([balance(part, h) for part in np.split(rows, [1, 4, 25])]))
 
 
 def check_running_sum_stays_small(balance: Balance) -> None:
-    """The sum of signed rows is far below that of random signs (sqrt(m·d) = 126 here), and is what the caller holds."""
-    rows = random_gradients(1, 2000, 8)[0]
+    """The sum of signed rows is far below that of random signs (sqrt(m·d) = 63 here), and is what the caller holds."""
+    rows = random_gradients(1, 500, 8)[0]
     h = np.zeros(8, dtype=np.float32)
     signs = balance(rows, h)
     total = (signs[:, None] * rows).sum(axis=0, dtype=np.float64)
@@ -92,8 +111,8 @@ def check_running_sum_stays_small(balance: Balance) -> None:
 
 def check_bound_falls(balance: Balance) -> None:
     """Five passes bring the herding bound below half of that of random orders."""
-    gradients = random_gradients(2, 200, 8)
-    orders = start = random_orders(2, 200)
+    gradients = random_gradients(2, 100, 8)
+    orders = start = random_orders(2, 100)
     for _ in range(5):
         orders = coordinated_pass(gradients, orders, balance)
     assert herding_bound(gradients, orders)[0] < 0.5 * herding_bound(gradients, start)[0]

@@ -130,6 +130,39 @@ def test_an_epoch_left_early_is_measured_over_what_was_seen():
     assert result.l2 == pytest.approx(prefix_bound(seen, np.tile(np.arange(25), (2, 1)))[0], rel=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_vectors_that_are_folded_already_give_the_same_sums(dtype):
+    gradients, orders, fold = drifting(2, 30, 400), random_orders(2, 30), FoldSketch(WIDTH, seed=5).fold
+    meters = sketches(orders, fold=fold)
+    expected = run(meters, gradients, orders)
+    folded = np.array([[fold(torch.from_numpy(vector)).numpy() for vector in rank] for rank in gradients]).astype(dtype)
+    common = {"epoch": 2, "seed": 7, "fold": None}
+    for tensors in (False, True):
+        given = [BoundSketch(30, order=order, rank=rank, **common) for rank, order in enumerate(orders)]
+        for w, meter in enumerate(given):
+            for position, unit in enumerate(orders[w]):
+                meter.add(position, int(unit), torch.from_numpy(folded[w, unit]) if tensors else folded[w, unit])
+        assert np.array_equal(np.sum([meter.buffer for meter in given], axis=0), expected)
+    with pytest.raises(UsageError, match=r"256 values, not shape \(400,\)"):
+        given[0].add(0, int(orders[0, 0]), gradients[0, 0])
+
+
+def test_a_vector_whose_square_overflows_is_still_finite():
+    meter = exacts(np.array([[0, 1]]), 3)[0]
+    meter.add(0, 0, np.array([3e38, 0, 1e30], dtype=np.float32))
+    meter.add(1, 1, np.array([np.inf, 0, 0], dtype=np.float32))
+    assert meter.skipped == 1
+    assert meter.buffer[0, :, -1].tolist() == [1, 0]
+
+
+def test_added_vectors_are_not_kept():
+    meter, vector = exacts(np.array([[0, 1]]), 2)[0], np.ones(2, dtype=np.float32)
+    meter.add(0, 0, vector)
+    vector[:] = 5
+    meter.add(1, 1, vector)
+    assert meter.buffer[0].tolist() == [[1, 1, 1], [5, 5, 1]]
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_gradients_that_are_not_finite_are_skipped_and_counted(bad):
     gradients, orders = drifting(1, 20, 300), np.arange(20)[None]
