@@ -18,7 +18,7 @@ BOOTSTRAP = py=$$(sh launcher/bootstrap/find_python.sh "$(PYTHON)" "$(VENV)") &&
 OPTIONS   = --venv "$(VENV)" --torch "$(TORCH)" --torch-index "$(TORCH_INDEX)" --gpu "$(GPU)" --mpi "$(MPI)" $(if $(filter 1 yes true,$(REBUILD)),--rebuild)
 BIN       = PATH="$(abspath $(VENV))/bin:$$PATH"
 
-.PHONY: help setup setup-test quickstart test lint clean
+.PHONY: help setup setup-test quickstart test soak lint clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -37,6 +37,9 @@ test: setup-test ## the environment, then ruff, mypy and pytest (ARGS="-k name")
 	$(BIN) ruff check .
 	$(BIN) mypy
 	$(BIN) python -m pytest $(ARGS)
+
+soak: setup-test ## the environment, then the tests' full counts (minutes)
+	$(BIN) python -m pytest -m soak $(ARGS)
 
 lint: setup-test ## the environment, then ruff and mypy
 	$(BIN) ruff check .

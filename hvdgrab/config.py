@@ -16,11 +16,15 @@ from hvdgrab.errors import ConfigError
 ENVIRONMENT_VARIABLE = "HVDGRAB_GRAB"
 
 Order = Literal[
-    "reshuffle", "rr", "shuffle-once", "fixed", "flipflop", "block-reversal", "sync-shuffle", "grab", "id-grab", "cd-grab"
-]
+    "reshuffle", "rr", "shuffle-once", "fixed", "flipflop", "block-reversal", "sync-shuffle",
+    "grab", "recursive", "id-grab", "cd-grab",
+]  # fmt: skip
 ORDERS: tuple[str, ...] = get_args(Order)
-GRADIENT_ORDERS = ("grab", "id-grab", "cd-grab")
+GRADIENT_ORDERS = ("grab", "recursive", "id-grab", "cd-grab")
 """Orders that look at gradients; the others are functions of the seed, the epoch and the rank alone."""
+
+SINGLE_RANK_ORDERS = ("grab", "recursive")
+"""Those among them that order one rank alone."""
 
 BoundMode = Literal["sketch", "exact", "off"]
 

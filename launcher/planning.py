@@ -10,6 +10,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from hvdgrab.config import SINGLE_RANK_ORDERS
 from launcher.backends import choose, command_of
 from launcher.environment import scrubbed
 from launcher.errors import PlanError
@@ -115,8 +116,8 @@ def resolve_command(command: list[str], python: str) -> tuple[str, ...]:
 
 def _check_grab(spec: Spec, ranks: int) -> None:
     """Refuse now what every rank would refuse later."""
-    if spec.grab.order == "grab" and ranks > 1:
-        raise PlanError(f"grab.order: 'grab' orders a single rank, but there are {ranks}: use id-grab or cd-grab")
+    if spec.grab.order in SINGLE_RANK_ORDERS and ranks > 1:
+        raise PlanError(f"grab.order: '{spec.grab.order}' orders a single rank, but there are {ranks}: use id-grab or cd-grab")
     if spec.grab.designated_rank >= ranks:
         raise PlanError(f"grab.designated_rank: there is no rank {spec.grab.designated_rank}, the ranks are 0 … {ranks - 1}")
 

@@ -96,9 +96,13 @@ class PairBalancer:
         self._keep(start, signs)
         return signs, dropped
 
-    def begin_epoch(self) -> None:
-        """Start the next epoch: no signs yet, running sum and sign-rule state at zero, or kept with ``carry_over``."""
-        self._rule.begin_epoch(self.config.carry_over)
+    def begin_epoch(self, epoch: int | None = None) -> None:
+        """Start the next epoch: no signs yet, running sum and sign-rule state at zero, or kept with ``carry_over``.
+
+        Args:
+            epoch: its number, of which a random rule's numbers are a function; by default one more than the last.
+        """
+        self._rule.begin_epoch(self.config.carry_over, epoch)
         if not self.config.carry_over:
             self.running_sum[...] = 0
 

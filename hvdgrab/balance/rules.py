@@ -24,7 +24,7 @@ from hvdgrab.errors import ConfigError, StateError, UsageError
 
 SEEDED = tuple(name for name in ORDERS if name not in GRADIENT_ORDERS)
 """Rules that look at no gradient."""
-BALANCED = (*GRADIENT_ORDERS, "recursive")
+BALANCED = GRADIENT_ORDERS
 """Rules that do."""
 
 
@@ -185,7 +185,7 @@ def build_rule(
     ====================  ========================================================================================
 
     Args:
-        name: an order of `hvdgrab.GraBConfig`, or ``recursive``.
+        name: an order of `hvdgrab.GraBConfig`.
         n: units of the rank.
         d: length of a gradient.
         seed: of the first order, of seeded rules and of random sign rules.

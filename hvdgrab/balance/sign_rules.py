@@ -106,9 +106,9 @@ class SignRule:
         first, self.index = self.index, self.index + count
         return np.zeros(count) if self.code == GREEDY else uniforms(self.seed, self.epoch, first, count)
 
-    def begin_epoch(self, carry_over: bool = False) -> None:
-        """Go on to the next epoch's random numbers; the rule's own number starts at zero unless it is carried over."""
-        self.epoch += 1
+    def begin_epoch(self, carry_over: bool = False, epoch: int | None = None) -> None:
+        """Go on to the random numbers of an epoch, the next by default; the rule's own number is kept only if carried over."""
+        self.epoch = self.epoch + 1 if epoch is None else epoch
         self.index = 0
         if not carry_over:
             self.state[0] = 0.0

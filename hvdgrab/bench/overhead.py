@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from hvdgrab.bench.runs import Site, run
+from hvdgrab.bench.runs import Site, Variant, run
 from hvdgrab.examples.baseline import ORDER
 from hvdgrab.metrics import EpochRecord
 
 Row = dict[str, object]
+CD_GRAB = Variant("cd-grab")
 WARM_UP = 1
 """Epochs at the start of a run that are not timed."""
 LOSS_FACTOR = 1.5
@@ -18,7 +19,7 @@ LOSS_FACTOR = 1.5
 
 
 def overhead(
-    site: Site, example: str, *, pairs: int, epochs: int, options: Sequence[str] = (), order: str = "cd-grab",
+    site: Site, example: str, *, pairs: int, epochs: int, options: Sequence[str] = (), variant: Variant = CD_GRAB,
     tell: Callable[[Row], None] | None = None,
 ) -> list[Row]:  # fmt: skip
     """Run plain, ordered, plain, ordered, …; one row for each pair.
@@ -31,9 +32,9 @@ def overhead(
     for pair in range(pairs):
         common = ["--epochs", str(epochs + WARM_UP), "--seed", str(pair), *options]
         plain, _ = run(site, example, [*common, "--no-grab"])
-        ordered, _ = run(site, example, [*common, "--order", order])
-        row = compare(plain, ordered, order=order, epochs=epochs + WARM_UP)
-        rows.append({"example": example, "ranks": site.ranks, "pair": pair, **row})
+        ordered, _ = run(site, example, [*common, "--order", variant.order], variant.grab)
+        row = compare(plain, ordered, order=variant.order, epochs=epochs + WARM_UP)
+        rows.append({"example": example, "ranks": site.ranks, "compression": variant.compression, "pair": pair, **row})
         if tell is not None:
             tell(rows[-1])
     return rows
@@ -45,6 +46,7 @@ def compare(plain: Sequence[EpochRecord], ordered: Sequence[EpochRecord], *, ord
     return {
         "plain_ms": before,
         f"{order}_ms": after,
+        "more_ms": after - before,
         "ratio": after / before if before else math.nan,
         "plain_loss": plain[-1].train_loss,
         f"{order}_loss": ordered[-1].train_loss,

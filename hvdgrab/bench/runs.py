@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from hvdgrab import metrics
+from hvdgrab.config import ENVIRONMENT_VARIABLE, ORDERS, CompressionKind
 from hvdgrab.errors import HvdGrabError
 from hvdgrab.metrics import EpochRecord
 
 EXAMPLES = ("digits", "m4_mlp", "lstm_wikitext2")
+PROGRAMS = {**{name: f"hvdgrab.examples.{name}" for name in EXAMPLES}, "transformer": "hvdgrab.bench.transformer"}
+"""What `hvdgrab-bench overhead` can start: the examples, and a model of ten million parameters."""
 _SHOWN = 3000  # characters of a failed run's output
 _PATIENCE = 15.0  # seconds for mpirun to end its ranks
 
@@ -41,7 +46,7 @@ class Site:
         """The argument vector of one run; binding is off, since ranks that share a core by accident are many times slower."""
         consent = [*(["--oversubscribe"] if self.oversubscribe else []), *(["--allow-run-as-root"] if self.allow_root else [])]
         binding = ["--bind-to", "none"]
-        script = [sys.executable, "-m", f"hvdgrab.examples.{example}", *arguments]
+        script = [sys.executable, "-m", PROGRAMS[example], *arguments]
         return [mpirun(), *consent, *binding, "-np", str(self.ranks), *script]
 
 
@@ -58,15 +63,47 @@ def mpirun() -> str:
     return found
 
 
-def run(site: Site, example: str, arguments: Sequence[str]) -> tuple[list[EpochRecord], float]:
+@dataclass(frozen=True)
+class Variant:
+    """An order and, after a colon, how its pair differences travel: ``cd-grab:topk``."""
+
+    order: str
+    compression: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Variant:
+        """From the text of a command line; `ValueError` where it is none."""
+        order, _, compression = text.partition(":")
+        if order not in ORDERS or (":" in text and compression not in get_args(CompressionKind)):
+            raise ValueError(text)
+        return cls(order, compression or None)
+
+    def __str__(self) -> str:
+        return self.order if self.compression is None else f"{self.order}:{self.compression}"
+
+    @property
+    def grab(self) -> dict[str, object]:
+        """The settings beside the order, as a job's ``grab:`` section has them."""
+        return {} if self.compression is None else {"compression": self.compression}
+
+
+def run(
+    site: Site, example: str, arguments: Sequence[str], grab: Mapping[str, object] | None = None
+) -> tuple[list[EpochRecord], float]:
     """Run an example to its end in a job directory of its own: its epochs, and its wall-clock seconds.
+
+    Args:
+        site: how ranks are started.
+        example: one of `PROGRAMS`.
+        arguments: of the example.
+        grab: settings of the ordering, as in a job's YAML.
 
     Raises:
         BenchError: it failed or took too long; the message ends with its last lines.
     """
     with tempfile.TemporaryDirectory(prefix="hvdgrab-bench-") as folder:
         started = time.monotonic()
-        output, code = _wait(site.command(example, arguments), _environment(folder), site.timeout)
+        output, code = _wait(site.command(example, arguments), _environment(folder, grab or {}), site.timeout)
         seconds = time.monotonic() - started
         if code != 0:
             ended = f"did not end within {site.timeout:g} s" if code is None else f"ended with code {code}"
@@ -77,11 +114,12 @@ def run(site: Site, example: str, arguments: Sequence[str]) -> tuple[list[EpochR
     return records, seconds
 
 
-def _environment(folder: str) -> dict[str, str]:
+def _environment(folder: str, grab: Mapping[str, object]) -> dict[str, str]:
     """This process's environment, with one thread a rank and without what another job may have left in it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HVDGRAB_JOB", "HVDGRAB_GRAB"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
-    return {"OMP_NUM_THREADS": "1", **kept, "PATH": path, "HVDGRAB_JOB_DIR": folder}
+    settings = {ENVIRONMENT_VARIABLE: json.dumps(grab)} if grab else {}
+    return {"OMP_NUM_THREADS": "1", **kept, **settings, "PATH": path, "HVDGRAB_JOB_DIR": folder}
 
 
 def _wait(command: list[str], environment: dict[str, str], timeout: float) -> tuple[str, int | None]:

@@ -44,7 +44,7 @@ class Coordinator(Protocol):
     def finish(self, communicator: Communicator, end: Header) -> tuple[Signs, NDArray[np.int64]]:
         """End the epoch: all ranks' signs (W, pairs) and drops (W,), the same on all ranks; then start the next one."""
 
-    def restore(self, signs: Signs, balance: Mapping[str, Any] | None) -> None:
+    def restore(self, epoch: int, signs: Signs, balance: Mapping[str, Any] | None) -> None:
         """Continue an epoch from saved values; without a saved balance it starts anew."""
 
 
@@ -62,19 +62,19 @@ class _State:
     def exchange(self, communicator: Communicator, message: PairMessage) -> None:
         """Nothing is balanced."""
 
-    def restore(self, signs: Signs, balance: Mapping[str, Any] | None) -> None:
+    def restore(self, epoch: int, signs: Signs, balance: Mapping[str, Any] | None) -> None:
         """See `Coordinator.restore`."""
-        self._reset()
+        self._reset(epoch)
         self.bytes_sent = 0
         self.signs[...] = signs
         if self.balancer is not None and balance is not None:
             self.balancer.load_state_dict(dict(balance))
 
-    def _reset(self) -> None:
+    def _reset(self, epoch: int) -> None:
         self.signs[...] = 0
         self.dropped[...] = 0
         if self.balancer is not None:
-            self.balancer.begin_epoch()
+            self.balancer.begin_epoch(epoch)
 
     def _balance(self, rows: NDArray[np.float32], ranks: NDArray[np.int64], pairs: NDArray[np.int64]) -> None:
         """Balance differences (m, width) in the order given; row i is pair ``pairs[i]`` of rank ``ranks[i]``."""
@@ -118,7 +118,7 @@ class IndependentCoordinator(_State):
         communicator.gather(self.signs[rank], everyone, root)
         result = share_signs(communicator, everyone, None if drops is None else drops[:, 0], self.signs.shape, root)
         self.bytes_sent += self.signs.shape[1] if rank != root else 0
-        self._reset()
+        self._reset(end.epoch + 1)
         return result
 
 
@@ -181,7 +181,7 @@ class DesignatedCoordinator(_State):
             communicator, self.signs if designated else None, self.dropped if designated else None, self.signs.shape, self._root
         )
         self.bytes_sent += (communicator.size - 1) * -(-self.signs.size // 8) if designated else 0
-        self._reset()
+        self._reset(end.epoch + 1)
         return result
 
     def _balance_payloads(self, payloads: NDArray[np.uint8], seen: NDArray[np.bool_], header: Header, first: int) -> None:

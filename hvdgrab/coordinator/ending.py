@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdgrab.balance import MeanBalance, next_order
+from hvdgrab.balance import Rule, next_order
 from hvdgrab.balance.meters import BoundExact, BoundResult, BoundSketch
 from hvdgrab.comm.communicator import Communicator, broadcast_bytes, gather_bytes
 from hvdgrab.config import GraBConfig
@@ -42,7 +42,7 @@ class EndOfEpoch:
     dimension: int
     coordinator: Coordinator
     meter: BoundSketch | BoundExact | None
-    mean: MeanBalance | None
+    rule: Rule | None
     whole: bool
     """Whether this rank saw every unit of the epoch itself, from the first to the last."""
 
@@ -67,8 +67,8 @@ class EndOfEpoch:
         return Outcome(following, facts)
 
     def _following(self, signs: Signs) -> Orders:
-        if self.mean is not None:
-            return np.asarray(self.mean.next_order(), dtype=np.int64)[np.newaxis]
+        if self.rule is not None:
+            return np.asarray(self.rule.next_order(), dtype=np.int64)[np.newaxis]
         if self.config.uses_gradients:
             return np.stack([next_order(order, row) for order, row in zip(self.orders, signs, strict=True)])
         return self.seeded_orders(self.header.epoch + 1)

@@ -9,7 +9,7 @@ from typing import Any
 from hvdgrab.balance.balancer import PairBalancer
 from hvdgrab.compression import Compressor, build_compressor
 from hvdgrab.compression.fold import FoldSketch
-from hvdgrab.config import GraBConfig
+from hvdgrab.config import SINGLE_RANK_ORDERS, GraBConfig
 from hvdgrab.coordinator.book import OrderBook
 from hvdgrab.coordinator.coordinators import Coordinator, DesignatedCoordinator, IndependentCoordinator, SeededCoordinator
 from hvdgrab.coordinator.unit import MEASURING_SEED, Views
@@ -40,9 +40,9 @@ def make_parts(config: GraBConfig, book: OrderBook, dimension: int) -> Parts:
         UsageError: settings that do not fit the number of ranks.
         ConfigError: settings that no compressor or balancer takes.
     """
-    if config.order == "grab" and book.size > 1:
+    if config.order in SINGLE_RANK_ORDERS and book.size > 1:
         raise UsageError(
-            f"order 'grab' orders a single rank, but there are {book.size}: use 'id-grab' (each alone) or 'cd-grab'"
+            f"order '{config.order}' orders a single rank, but there are {book.size}: use 'id-grab' (each alone) or 'cd-grab'"
         )
     if config.designated_rank >= book.size:
         raise UsageError(f"designated_rank is {config.designated_rank}, but the ranks are 0 … {book.size - 1}")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hvdgrab.balance.base import to_arrays, to_tensors
 from hvdgrab.comm.communicator import Communicator, broadcast_bytes
 from hvdgrab.coordinator.book import OrderBook, Orders
 from hvdgrab.errors import StateError
@@ -41,7 +42,8 @@ class SavedState:
     """`PairBalancer.state_dict` on a rank that balances: the running sum and what belongs to it."""
     unsent: torch.Tensor | None
     """(k, width) float32: see `PairBuffer.unsent`."""
-    mean: dict[str, Any] | None
+    rule: dict[str, Any] | None
+    """`Rule.state_dict` of a rule that orders one rank alone."""
     facts: dict[str, Any]
     """What must be equal in the run that continues: examples, units, dealing, parameters."""
 
@@ -57,7 +59,7 @@ class SavedState:
         signs: NDArray[np.int8] | None = None,
         balance: dict[str, Any] | None = None,
         unsent: torch.Tensor | None = None,
-        mean: dict[str, Any] | None = None,
+        rule: dict[str, Any] | None = None,
     ) -> SavedState:
         """The state of a run that stands where ``book`` says, unless a later place is given."""
         return cls(
@@ -72,7 +74,7 @@ class SavedState:
             signs=np.zeros((book.size, book.n // 2), dtype=np.int8) if signs is None else signs,
             balance=balance,
             unsent=unsent,
-            mean=mean,
+            rule=rule,
             facts=dict(facts),
         )
 
@@ -110,11 +112,11 @@ class SavedState:
     def carried_over(self, facts: Mapping[str, Any]) -> SavedState:
         """This state for a run whose model may have other trainable parameters now: then its orders alone.
 
-        Only for the beginning of an epoch, where nothing but the orders (and mean balance's stale mean) is known.
+        Only for the beginning of an epoch, where nothing but the orders (and, of mean balance, the stale mean) is known.
         """
         if self.facts.get("parameters") == facts.get("parameters"):
             return self
-        return replace(self, facts=dict(facts), mean=None)
+        return replace(self, facts=dict(facts), rule=None)
 
     def without_own_pairs(self) -> SavedState:
         """Without the finished pairs that waited for their message: the other ranks' are lost, so nobody's can be balanced."""
@@ -125,10 +127,10 @@ class SavedState:
         """Plain numbers, strings and tensors: ``torch.load(weights_only=True)`` reads it."""
         plain = {
             name: getattr(self, name)
-            for name in ("rank", "size", "n", "order", "seed", "epoch", "position", "mean", "facts", "unsent")
+            for name in ("rank", "size", "n", "order", "seed", "epoch", "position", "rule", "facts", "unsent")
         }
         arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in ("orders", "signs")}
-        return {"version": VERSION, **plain, **arrays, "balance": _to_tensors(self.balance)}
+        return {"version": VERSION, **plain, **arrays, "balance": to_tensors(self.balance)}
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> SavedState:
@@ -147,20 +149,7 @@ class SavedState:
             raise StateError(f"the saved state is incomplete: {', '.join(missing)} missing")
         arrays = {name: torch.as_tensor(state[name]).cpu().numpy().copy() for name in ("orders", "signs")}
         rest = {name: state[name] for name in names if name not in (*arrays, "balance")}
-        return cls(**rest, **arrays, balance=_to_arrays(state["balance"]))
-
-
-def _to_tensors(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The same with tensors for NumPy arrays, which ``torch.load(weights_only=True)`` refuses."""
-    if state is None:
-        return None
-    return {key: torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value for key, value in state.items()}
-
-
-def _to_arrays(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if state is None:
-        return None
-    return {key: value.cpu().numpy().copy() if isinstance(value, torch.Tensor) else value for key, value in state.items()}
+        return cls(**rest, **arrays, balance=to_arrays(state["balance"]))
 
 
 def fetch_state(communicator: Communicator, saved: SavedState | None, root: int) -> SavedState:

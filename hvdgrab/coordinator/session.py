@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from hvdgrab import __version__
-from hvdgrab.balance import MeanBalance
+from hvdgrab.balance import Rule, build_rule
 from hvdgrab.balance.meters import BoundExact, BoundSketch
 from hvdgrab.comm.communicator import Communicator
 from hvdgrab.comm.thread import CommunicationThread
-from hvdgrab.config import GraBConfig
+from hvdgrab.config import SINGLE_RANK_ORDERS, GraBConfig
 from hvdgrab.coordinator.book import OrderBook, Orders, Place
 from hvdgrab.coordinator.ending import EndOfEpoch, Outcome, share_rows
 from hvdgrab.coordinator.handshake import shake_hands
@@ -79,7 +79,7 @@ class OrderingSession:
         self._messages = 0
         self._passes = 0
         self._pairs: PairBuffer | None = None
-        self._mean: MeanBalance | None = None
+        self._rule: Rule | None = None
         self._meter: LateMeter | None = None
         self._whole = True
         self._closed = False
@@ -167,7 +167,7 @@ class OrderingSession:
                 position=0,
                 orders=orders,
                 balance=self._saved_balance() if self.config.balance.carry_over else None,
-                mean=self._saved_mean(),
+                rule=self._saved_rule(),
             )
         if self._pairs is not None:
             self._pairs.drain()
@@ -177,7 +177,7 @@ class OrderingSession:
             signs=self._coordinator.signs.copy(),
             balance=self._saved_balance(),
             unsent=None if self._pairs is None else self._pairs.unsent(),
-            mean=self._saved_mean(),
+            rule=self._saved_rule(),
         )
 
     def restore(self, saved: SavedState) -> None:
@@ -206,12 +206,12 @@ class OrderingSession:
         balancer = self._coordinator.balancer
         return None if balancer is None else balancer.state_dict()
 
-    def _saved_mean(self) -> dict[str, Any] | None:
-        return None if self._mean is None else self._mean.state_dict()
+    def _saved_rule(self) -> dict[str, Any] | None:
+        return None if self._rule is None else self._rule.state_dict()
 
     def _balance(self, place: Place, vector: torch.Tensor | None) -> None:
-        if self._mean is not None:
-            self._mean.skip() if vector is None else self._mean.add(vector)
+        if self._rule is not None:
+            self._rule.skip() if vector is None else self._rule.add(vector)
         elif self._pairs is not None and not (place.position == self.book.n - 1 and place.position % 2 == 0):
             self._pairs.add(vector)
 
@@ -260,7 +260,7 @@ class OrderingSession:
             dimension=self._dimension,
             coordinator=self._coordinator,
             meter=None if self._meter is None else self._meter.finish(),
-            mean=self._mean,
+            rule=self._rule,
             whole=self._whole,
         )
         return self._thread.submit(end.run)
@@ -304,8 +304,15 @@ class OrderingSession:
         return self._thread
 
     def _open_buffers(self) -> None:
-        if self.config.order == "grab":
-            self._mean = MeanBalance(self.book.n, self._parts.width, self.book.order)
+        if self.config.order in SINGLE_RANK_ORDERS:
+            self._rule = build_rule(
+                self.config.order,
+                n=self.book.n,
+                d=self._parts.width,
+                seed=self.config.seed,
+                config=self.config.balance,
+                order=self.book.order,
+            )
         elif self.config.uses_gradients:
             self._pairs = PairBuffer(
                 self._parts.width,
@@ -346,9 +353,9 @@ class OrderingSession:
             self._pairs.resume(saved.position, saved.unsent if own else None)
             # With id-grab every rank has a running sum of its own; with cd-grab only the designated one has any.
             mine = own or self.config.order == "cd-grab"
-            self._coordinator.restore(saved.signs, saved.balance if mine else None)
-        if self._mean is not None and saved.mean is not None:
-            self._mean.load_state_dict(saved.mean)
+            self._coordinator.restore(saved.epoch, saved.signs, saved.balance if mine else None)
+        if self._rule is not None and saved.rule is not None:
+            self._rule.load_state_dict(saved.rule)
 
     def _all_facts(self) -> dict[str, Any]:
         sketch = None if self.views.projection is None else self.views.projection.digest()

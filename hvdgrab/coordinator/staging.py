@@ -66,5 +66,5 @@ class LateMeter:
 
     def _take(self) -> None:
         place, arrival = self._coming.popleft()
-        self.meter.add(place.position, place.unit, arrival.wait())
+        self.meter.add(place.position, place.unit, arrival.wait().numpy())  # cheaper for the meter than a tensor
         self._free.append(arrival.target)

@@ -245,3 +245,16 @@ def test_a_cache_directory_of_somebody_else_is_not_used(tmp_path):
     own.symlink_to(tmp_path)
     assert private_directory(tmp_path) is None
     assert private_directory(tmp_path / "missing") is None
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("backend", ["numba", "torch"])
+def test_every_shape_equals_the_reference(backend):
+    for m in range(1, 18):
+        for d in range(1, 1032):
+            rows = harness.vectors(m, d)
+            expected_h, h = np.zeros(d, dtype=np.float32), np.zeros(d, dtype=np.float32)
+            expected, _ = balance_pairs(rows, expected_h, "reference")
+            signs, _ = balance_pairs(rows, h, needs(backend))
+            same = harness.assert_explained(rows, expected, signs)
+            assert not same or backend != "numba" or np.array_equal(h, expected_h), (m, d)

@@ -12,7 +12,7 @@ from hvdgrab.config import ORDERS
 from hvdgrab.errors import ConfigError, UsageError
 
 SEEDED = ("rr", "reshuffle", "shuffle-once", "fixed", "flipflop", "block-reversal", "sync-shuffle")
-GRADIENT = ("grab", "id-grab", "cd-grab")
+GRADIENT = ("grab", "recursive", "id-grab", "cd-grab")
 
 
 def order_of(rule, n=20, epoch=0, seed=3, rank=1, size=4, **more):

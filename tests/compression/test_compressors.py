@@ -133,3 +133,13 @@ def test_settings_of_the_ranks_are_compared_by_the_payload():
         build_compressor("sketch").expand(build_compressor("sketch", dtype="fp16").compress(torch.zeros(3)))
     with pytest.raises(PayloadError, match=r"in blocks of 128, where 'int8' with 'int8' values in blocks of 256"):
         build_compressor("int8").expand(build_compressor("int8", block=128).compress(torch.zeros(3)))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", harness.cases(), ids=str)
+def test_every_flipped_bit_is_noticed(case):
+    make = harness.build(case)
+    sound = make.compress(harness.vector(600)).data
+    for bit in range(8 * len(sound)):
+        with pytest.raises(PayloadError):
+            make.expand(Payload(harness.flipped(sound, bit)))

@@ -14,7 +14,7 @@ from hvdgrab.compression.payload import HEADER_BYTES
 from hvdgrab.config import GraBConfig
 from hvdgrab.errors import ConfigError, PayloadError, StateError
 from tests.coordinator.simulate import Rank, simulate
-from tests.coordinator.test_session import literal_orders, random_gradients, run_epochs
+from tests.coordinator.test_session import EPOCHS, literal_orders, random_gradients, run_epochs
 
 KINDS: list[Any] = ["none", "fp16", "bf16", "int8", {"kind": "topk", "k": 3}, {"kind": "sketch", "width": 5, "dtype": "fp32"}]
 
@@ -115,3 +115,38 @@ def test_options_of_another_kind_are_refused():
     with pytest.raises(ConfigError, match="compression kind 'topk' has no option width; it takes ratio, k, dtype"):
         GraBConfig.resolve(None, compression={"kind": "topk", "width": 7})
     assert GraBConfig(compression="topk") == GraBConfig(compression={"kind": "topk"})
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(40))
+def test_random_jobs_of_every_kind_end_with_permutations_and_resume_exactly(seed):
+    random = np.random.default_rng(seed)
+    ranks, units, d = int(random.integers(1, 5)), int(random.integers(1, 14)), int(random.integers(1, 300))
+    kind = ["none", "fp16", "bf16", "int8", {"kind": "topk", "ratio": 0.3}, {"kind": "sketch", "width": 33}][seed % 6]
+    rule = ["greedy", "walk", "halving"][seed % 3]
+    room = [None, 1, 3][seed % 3]
+    balance = {"sign_rule": rule, "damping": [1.0, 0.9][seed % 2], "carry_over": seed % 4 == 0}
+    settings = {"compression": kind, "balance": balance, "pairs_per_message": room}
+    gradients = random_gradients(ranks, units, d, seed)
+    whole = simulate(gradients, run_epochs, **settings)
+    assert all(sorted(epoch) == list(range(units)) for rank in whole for epoch in rank)
+    stop = int(random.integers(0, units + 1))
+
+    def first_half(rank: Rank) -> Any:
+        rank.epoch()
+        if stop:
+            rank.epoch(stop_after=stop)
+        state = rank.session.saved_state()
+        rank.session.close(finish=False)
+        return state
+
+    states = simulate(gradients, first_half, **settings)
+
+    def second_half(rank: Rank) -> list[list[int]]:
+        rank.session.restore(states[rank.communicator.rank])
+        return [rank.epoch() for _ in range(EPOCHS - (2 if 0 < stop < units else 1 if not stop else 2))]
+
+    resumed = simulate(gradients, second_half, **settings)
+    for before, after in zip(whole, resumed, strict=True):
+        expected = before[1:] if not stop else [before[1][stop:], *before[2:]] if stop < units else before[2:]
+        assert after == expected[: len(after)]

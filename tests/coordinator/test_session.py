@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from hvdgrab.balance import herding_bound, next_order
+from hvdgrab.balance import build_rule, herding_bound, next_order
 from hvdgrab.balance.reference import coordinated_epoch, coordinated_signs, prefix_bound
 from hvdgrab.comm.threads import run_ranks
 from hvdgrab.compression.payload import HEADER_BYTES
-from hvdgrab.config import ORDERS, GraBConfig
+from hvdgrab.config import ORDERS, SINGLE_RANK_ORDERS, GraBConfig
 from hvdgrab.errors import CommunicationError, ConsistencyError, StateError, UsageError
 from tests.coordinator.simulate import Rank, simulate
 
@@ -89,17 +89,25 @@ def test_a_non_finite_pair_of_one_rank_is_dropped_and_counted(bad):
     assert (record.pairs, record.pairs_dropped) == (15, 1)
 
 
-@pytest.mark.parametrize("order", [order for order in ORDERS if order != "grab"])
+@pytest.mark.parametrize("order", [order for order in ORDERS if order not in SINGLE_RANK_ORDERS])
 def test_every_epoch_of_every_order_is_a_permutation(order):
     for seen in simulate(random_gradients(2, 9), run_epochs, order=order):
         assert all(sorted(units) == list(range(9)) for units in seen)
 
 
-def test_grab_orders_one_rank_and_is_refused_on_more():
-    ((*_, last),) = simulate(random_gradients(1, 9), run_epochs, order="grab")
-    assert sorted(last) == list(range(9))
-    with pytest.raises(UsageError, match="'grab' orders a single rank, but there are 2"):
-        simulate(random_gradients(2, 4), run_epochs, order="grab")
+@pytest.mark.parametrize("order", SINGLE_RANK_ORDERS)
+def test_rules_of_one_rank_order_it_and_are_refused_on_more(order):
+    gradients = random_gradients(1, 9)
+    ((first, *rest),) = simulate(gradients, run_epochs, order=order)
+    rule = build_rule(order, n=9, d=7, order=np.array(first))
+    previous = first
+    for following in rest:
+        for unit in previous:
+            rule.add(gradients[0, unit])
+        previous = rule.next_order().tolist()
+        assert following == previous
+    with pytest.raises(UsageError, match=f"'{order}' orders a single rank, but there are 2"):
+        simulate(random_gradients(2, 4), run_epochs, order=order)
 
 
 def test_epochs_left_early_fill_the_free_slots_with_unseen_units():

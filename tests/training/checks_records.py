@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hvdgrab.balance import herding_bound
-from hvdgrab.config import ORDERS
+from hvdgrab.config import ORDERS, SINGLE_RANK_ORDERS
 from tests.training.jobs import Job, build
 from tests.training.ranks import Ranks, check
 
@@ -68,7 +68,7 @@ def an_epoch_a_line(ranks: Ranks) -> None:
 
 @check(0, 1, 2, cases={order: order for order in ORDERS})
 def the_order_that_really_ran(ranks: Ranks, order: Any) -> None:
-    if order == "grab" and ranks.size > 1:
+    if order in SINGLE_RANK_ORDERS and ranks.size > 1:
         return
     ranks.environment(HVDGRAB_JOB_DIR=str(ranks.directory), HVDGRAB_GRAB=json.dumps({"order": order, "seed": 3}))
     job = build_from_environment(ranks)
