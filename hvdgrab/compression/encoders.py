@@ -25,7 +25,8 @@ CHUNK = 2**16
 _LARGEST = float(np.finfo(np.float32).max)
 _LARGEST_OF_8_BITS, _LARGEST_OF_11_BITS = (2.0**128 - 2.0 ** (127 - bits) for bits in (7, 10))
 _SMALLEST = np.float32(2.0**-149)
-_SCALE_SMALL, _SCALE_LARGE = np.float32(2.0**-118), np.float32(2.0**127)
+_SCALE_SMALL, _SCALE_LARGE = 2.0**-118, 2.0**127
+_PER_STEP = np.float32(1 / 127)
 _LARGEST_SCALE = np.nextafter(np.float32(_LARGEST / 127), np.float32(0))
 
 
@@ -161,15 +162,15 @@ class Int8:
     def encode(self, values: Floats, out: Bytes) -> None:
         """See `Encoder`."""
         n, block = len(values), self.block
-        whole, blocks = n // block, -(-n // block)
+        blocks, step = -(-n // block), max(1, CHUNK // block)
         scales, codes = out[: 4 * blocks].view(np.float32), out[4 * blocks :].view(np.int8)
-        step = max(1, CHUNK // block)
-        for start in range(0, whole, step):
-            stop = min(whole, start + step)
-            part, shape = slice(start * block, stop * block), (stop - start, block)
-            _quantise(values[part].reshape(shape), scales[start:stop], codes[part].reshape(shape))
-        if whole < blocks:
-            _quantise(values[None, whole * block :], scales[whole:], codes[None, whole * block :])
+        for start in range(0, blocks, step):
+            part = values[start * block : (start + step) * block]
+            if ragged := len(part) % block:
+                part = np.concatenate([part, np.zeros(block - ragged, dtype=np.float32)])
+            quotients = _quotients(part.reshape(-1, block), scales[start : start + step]).reshape(-1)
+            target = codes[start * block : (start + step) * block]
+            np.copyto(target, quotients[: len(target)], casting="unsafe")
 
     def decode(self, raw: Bytes, out: Floats) -> None:
         """See `Encoder`."""
@@ -241,25 +242,25 @@ def _exponent(largest: float) -> int:
     return min(126, 15 - int(np.frexp(largest)[1]))
 
 
-def _quantise(values: Floats, scales: Floats, codes: NDArray[np.int8]) -> None:
-    """`values` (rows, n) to `codes` (rows, n) under `scales` (rows,)."""
+def _quotients(values: Floats, scales: Floats) -> Floats:
+    """`values` (rows, n) over the scale of their row, to whole numbers; writes the scales (rows,)."""
     quotients = np.abs(values)
     largest = np.maximum.reduce(quotients, axis=1)
-    if np.minimum.reduce(largest) > _SCALE_SMALL and np.maximum.reduce(largest) < _SCALE_LARGE:
-        np.multiply(largest, np.float32(1 / 127), out=scales)
+    ordinary = largest.tolist()
+    if min(ordinary) > _SCALE_SMALL and sum(ordinary) < _SCALE_LARGE:  # the sum is NaN or infinite where one of them is
+        np.multiply(largest, _PER_STEP, out=scales)
         np.divide(values, scales[:, None], out=quotients)
     else:
-        _quantise_extremes(values, largest, scales, quotients)
-    np.rint(quotients, out=quotients)
-    np.copyto(codes, quotients, casting="unsafe")
+        _quotients_of_extremes(values, largest, scales, quotients)
+    return np.rint(quotients, out=quotients)
 
 
-def _quantise_extremes(values: Floats, largest: Floats, scales: Floats, quotients: Floats) -> None:
+def _quotients_of_extremes(values: Floats, largest: Floats, scales: Floats, quotients: Floats) -> None:
     """The same with rows that hold only zeros, denormal, very large or non-finite numbers."""
     finite = np.isfinite(largest)
-    scale = np.minimum(np.where(finite, largest, 0) / np.float32(127), _LARGEST_SCALE)
+    scale = np.minimum(np.where(finite, largest, 0) * _PER_STEP, _LARGEST_SCALE)
     # A denormal scale is rounded up, lest the quotient pass 127.
-    scale = np.where((largest > 0) & (scale < _SCALE_SMALL), scale + _SMALLEST, scale)
+    scale = np.where((largest > 0) & (scale < np.float32(_SCALE_SMALL)), scale + _SMALLEST, scale)
     np.copyto(scales, np.where(finite, scale, np.float32(np.nan)))
     rows = finite & (scale > 0)
     np.divide(values, np.where(rows, scale, np.float32(1))[:, None], out=quotients)

@@ -31,6 +31,8 @@ class Parts:
     pairs_per_message: int
     views: Views
     coordinator: Coordinator
+    said: str
+    """What is balanced and what it costs on the wire, for a line at the start."""
 
 
 def make_parts(config: GraBConfig, book: OrderBook, dimension: int) -> Parts:
@@ -55,7 +57,9 @@ def make_parts(config: GraBConfig, book: OrderBook, dimension: int) -> Parts:
         measuring=FoldSketch(BOUND_WIDTH, config.seed ^ MEASURING_SEED) if config.bound == "sketch" else None,
         exact=config.bound == "exact",
     )
-    return Parts(compressor.width(dimension), room, views, _coordinator(config, book, dimension, compressor, room))
+    width, wire = compressor.width(dimension), compressor.wire_bytes(dimension)
+    said = f"{config.compression.kind}: {width:,} of {dimension:,} values, {wire:,} bytes a pair and rank, {room} pairs a message"
+    return Parts(width, room, views, _coordinator(config, book, dimension, compressor, room), said)
 
 
 def ordering_facts(config: GraBConfig) -> str:

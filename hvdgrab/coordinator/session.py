@@ -291,9 +291,9 @@ class OrderingSession:
             saved = self._saved
             place = None if saved is None else [saved.epoch, saved.position]
             greeting = self._thread.submit(lambda communicator: shake_hands(communicator, self._all_facts(), place))
-            if self._coordinator.balancer is not None:
-                warm_up = self._coordinator.balancer.warm_up
-                self._thread.submit(lambda _: warm_up())  # while the first batches are trained on
+            balancer = self._coordinator.balancer
+            if balancer is not None:
+                self._thread.submit(lambda _: balancer.warm_up())  # while the first batches are trained on
             verdict = self._wait(greeting, "the first unit of every rank")
             if verdict.state_from is not None:
                 saved = self._receive_state(verdict.state_from)
@@ -301,6 +301,8 @@ class OrderingSession:
             if saved is not None:
                 self._take_over(saved)
             self._saved = None
+            if balancer is not None and self.book.rank == self.config.designated_rank:
+                print(f"hvdgrab: rank {self.book.rank} balances {self._parts.said}; {balancer.choice}", file=sys.stderr)
         return self._thread
 
     def _open_buffers(self) -> None:
