@@ -98,8 +98,10 @@ class StreamCollector:
         self._views = views
         sketch = views.projection or FoldSketch(STREAM_WIDTH, 0 if views.measuring is None else views.measuring.seed)
         self._rows = FoldRows(sketch, table.dimension, device)
+        self._measured = None if views.measuring is None else self._measuring_rows(views.measuring, table.dimension, device)
         self._entries = table.entries
         self._targets = [self._rows.view_of(entry.parameter.shape, entry.start) for entry in table.entries]
+        self._device = device
         self._dirty = False
 
     def take(self, index: int, gradient: torch.Tensor, scale: float) -> None:
@@ -107,13 +109,13 @@ class StreamCollector:
         if self._dirty:
             self._rows.clear()
             self._dirty = False
-        entry, target = self._entries[index], self._targets[index]
+        target = self._targets[index]
         if gradient.is_sparse:
-            self._take_sparse(entry, gradient, scale)
-        elif target is not None and gradient.device == self._rows.rows.device:
+            self._take_sparse(self._entries[index], gradient, scale)
+        elif target is not None and gradient.device == self._device:
             target[0].add_(gradient, alpha=target[1] * scale)
         else:
-            self._rows.add(gradient.to(self._rows.rows.device), entry.start, scale)
+            self._rows.add(gradient.to(self._device), self._entries[index].start, scale)
 
     def finish(self) -> UnitGradient | None:
         """See `Collector.finish`."""
@@ -121,12 +123,23 @@ class StreamCollector:
             self._rows.clear()
         self._dirty = True
         vector = self._rows.finish() if self._views.balanced else None
-        measuring = self._views.measuring
-        return UnitGradient(vector, None if measuring is None else measuring.fold(self._rows.rows))
+        return UnitGradient(vector, None if self._measured is None else self._measure(self._measured))
 
     def forget(self) -> None:
         """See `Collector.forget`."""
         self._dirty = True
+
+    def _measuring_rows(self, sketch: FoldSketch, dimension: int, device: torch.device) -> FoldRows:
+        """For a small model the rows hold the gradient itself, but for one sign of all, and are sketched where they lie."""
+        rows = self._rows.rows
+        in_place = dimension <= sketch.period and -(-dimension // sketch.buckets) * sketch.buckets <= rows.numel()
+        return FoldRows(sketch, dimension, device, rows=rows) if in_place else FoldRows(sketch, rows.numel(), device)
+
+    def _measure(self, measured: FoldRows) -> torch.Tensor:
+        if measured.rows.data_ptr() != self._rows.rows.data_ptr():
+            measured.clear()
+            measured.add(self._rows.rows, 0)
+        return measured.finish()
 
     def _take_sparse(self, entry: Entry, gradient: torch.Tensor, scale: float) -> None:
         # Sparse gradients of embeddings: rows of a matrix, not necessarily coalesced, which a sum does not need.

@@ -44,6 +44,7 @@ class PairBuffer:
         self._capacity = pairs_per_message
         away = device.type != "cpu"
         self._differences = host_memory(_BUFFERS, pairs_per_message, width, device=device)
+        self._rows = self._differences.numpy()
         self._away = torch.zeros(width, dtype=torch.float32, device=device) if away else None
         """The half pair, where it does not lie in its message buffer."""
         self._arrived: list[Callable[[], object]] = [_nothing] * _BUFFERS
@@ -55,21 +56,19 @@ class PairBuffer:
         self._half = False
 
     def add(self, vector: torch.Tensor | None) -> None:
-        """Take the next unit's vector (width,), any float type; None where the unit had no backward pass of its own."""
+        """Take the next unit's vector (width,) float32; None where the unit had no backward pass of its own."""
         if not self._half:
             self._claim()
             self._seen[self._current, self._filled] = vector is not None
             if vector is not None:
-                self._place().copy_(vector)
+                self._begin_pair(vector)
             self._half = True
             return
         self._half = False
         if vector is None:
             self._seen[self._current, self._filled] = 0
         else:
-            place = self._place()
-            place.sub_(vector.to(place.device))
-            self._bring(self._differences[self._current, self._filled])
+            self._end_pair(vector)
         self._filled += 1
         if self._filled == self._capacity:
             self.flush()
@@ -126,10 +125,19 @@ class PairBuffer:
         """Where the half pair lies."""
         return self._differences[self._current, self._filled] if self._away is None else self._away
 
-    def _bring(self, slot: torch.Tensor) -> None:
-        """A finished difference to its message buffer, in the order of the device's stream; nothing to do on the host."""
+    def _begin_pair(self, vector: torch.Tensor) -> None:
         if self._away is not None:
-            self._arrived[self._current] = Arrival(slot, self._away).wait
+            self._away.copy_(vector)
+        else:  # NumPy's calls cost a fraction of torch's, which is what counts for a short vector
+            self._rows[self._current, self._filled] = vector.numpy()
+
+    def _end_pair(self, vector: torch.Tensor) -> None:
+        if self._away is not None:
+            self._away.sub_(vector)
+            self._arrived[self._current] = Arrival(self._differences[self._current, self._filled], self._away).wait
+        else:
+            row = self._rows[self._current, self._filled]
+            np.subtract(row, vector.numpy(), out=row)
 
     def _claim(self) -> None:
         """Make sure that the current buffer is no longer being sent."""

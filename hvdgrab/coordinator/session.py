@@ -280,7 +280,8 @@ class OrderingSession:
                 if exact
                 else BoundSketch(book.n, fold=None, width=BOUND_WIDTH, **common)
             )
-            self._meter = LateMeter(meter, self._dimension if exact else BOUND_WIDTH, self._device)
+            size, lag = (self._dimension, 1) if exact else (BOUND_WIDTH, 16)
+            self._meter = LateMeter(meter, size, self._device, lag)
         self.journal.begin_epoch()
 
     def _connected(self) -> CommunicationThread:

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvdgrab.compression import FoldSketch
-from hvdgrab.compression.fold import POOL, hashed_signs, splitmix64
+from hvdgrab.compression.fold import POOL, hashed_signs, largest_prime, splitmix64
 from hvdgrab.errors import ConfigError, UsageError
 
-WIDTH = 8
+WIDTH = 7
 BLOCK = POOL * WIDTH
 LENGTHS = (0, 1, WIDTH - 1, WIDTH, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 5 * BLOCK + 77)
 
@@ -24,10 +24,10 @@ def literal(sketch: FoldSketch, vector: torch.Tensor, offset: int = 0) -> np.nda
     """One coordinate after the other, in float64."""
     out = np.zeros(sketch.width)
     for i, value in enumerate(vector.double().tolist()):
-        block, place = divmod(offset + i, POOL * sketch.width)
+        block, place = divmod(offset + i, POOL * sketch.buckets)
         sign = int(hashed_signs(sketch.seed, 1, np.array([block], dtype=np.uint64))[0])
         sign *= int(hashed_signs(sketch.seed, 2, np.array([place], dtype=np.uint64))[0])
-        out[(offset + i) % sketch.width] += sign * value
+        out[(offset + i) % sketch.buckets] += sign * value
     return out
 
 
@@ -166,3 +166,23 @@ def test_wrong_use_is_refused():
     for vector, offset in ((torch.zeros(2, 2), 0), (torch.zeros(3, dtype=torch.int64), 0), (torch.zeros(3), -1)):
         with pytest.raises(UsageError, match="floating-point vector"):
             FoldSketch(4).fold(vector, offset)
+
+
+def test_buckets_are_the_largest_prime_and_the_rest_is_zero():
+    assert [largest_prime(width) for width in (1, 2, 3, 4, 9, 25, 256, 1024, 4096)] == [1, 2, 3, 3, 7, 23, 251, 1021, 4093]
+    folded = FoldSketch(16, 1).fold(integers(5000))
+    assert np.array_equal(folded.numpy(), literal(FoldSketch(16, 1), integers(5000)))
+    assert folded[:13].all()
+    assert not folded[13:].any()
+
+
+def test_columns_of_a_matrix_meet_others_than_themselves():
+    """Inner products of rank-one matrices, 64 columns wide, are as exact as those of any vectors: 1 / sqrt(width)."""
+    generator = np.random.default_rng(0)
+    sketch, errors = FoldSketch(1024, 5), []
+    column = generator.standard_normal(64)
+    for _ in range(100):
+        pair = [torch.from_numpy(np.outer(generator.standard_normal(3000), column)).float().reshape(-1) for _ in range(2)]
+        exact, norms = float(pair[0] @ pair[1]), float(pair[0].norm() * pair[1].norm())
+        errors.append((float(sketch.fold(pair[0]) @ sketch.fold(pair[1])) - exact) / norms)
+    assert np.sqrt(np.mean(np.square(errors))) * np.sqrt(1024) == pytest.approx(1.0, abs=0.35)
