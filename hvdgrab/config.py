@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from hvdgrab.errors import ConfigError
 
@@ -145,7 +145,7 @@ class GraBConfig(BaseModel):
 
     balance: BalanceConfig = BalanceConfig()
 
-    layers: tuple[str, ...] | None = Field(default=None, min_length=1)
+    layers: tuple[str, ...] | None = None
     """Glob patterns of parameter names: only these parameters' gradients order the data; by default all do."""
 
     normalise_layers: bool = False
@@ -162,6 +162,15 @@ class GraBConfig(BaseModel):
 
     stall_timeout: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
     """Seconds after which that wait ends the job."""
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _patterns(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, (list, tuple)) or not value or not all(isinstance(one, str) for one in value):
+            raise ValueError(f"must be a list of one or more patterns, such as ['encoder.*'], not {value!r}")
+        return tuple(value)
 
     @property
     def uses_gradients(self) -> bool:

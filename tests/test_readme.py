@@ -41,12 +41,17 @@ def test_the_functions_run():
 
 
 def test_the_yaml_is_valid_and_plans(tmp_path):
-    (yaml,) = blocks("yaml")
-    (tmp_path / "job.yaml").write_text(yaml)
+    first, *others = blocks("yaml")
+    (tmp_path / "job.yaml").write_text(first)
     planned = launch(str(tmp_path / "job.yaml"), "--dry-run", "--set", "grab.order=rr", "--set", "backend.kind=mpirun")
     assert planned.returncode == 0, planned.stdout + planned.stderr
     assert "hvdgrab.examples.digits --epochs 30" in planned.stdout
     assert launch("validate", str(tmp_path / "job.yaml")).returncode == 0
+    rest = "version: 1\ncommand: [python, -c, pass]\nresources: {ranks: 2, allow_root: true, oversubscribe: true}\n"
+    for number, section in enumerate(others):
+        (tmp_path / f"{number}.yaml").write_text(rest + section)
+        checked = launch("validate", str(tmp_path / f"{number}.yaml"))
+        assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize("line", re.findall(r"^hvdgrab-launch ([a-z]+) ", "\n".join(blocks("bash")), re.MULTILINE))

@@ -116,7 +116,7 @@ class SavedState:
         """
         if self.facts.get("parameters") == facts.get("parameters"):
             return self
-        return replace(self, facts=dict(facts), rule=None)
+        return replace(self, facts=dict(facts), rule=None, balance=None)
 
     def without_own_pairs(self) -> SavedState:
         """Without the finished pairs that waited for their message: the other ranks' are lost, so nobody's can be balanced."""

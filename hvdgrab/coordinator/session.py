@@ -356,7 +356,8 @@ class OrderingSession:
             self._pairs.resume(saved.position, saved.unsent if own else None)
             # With id-grab every rank has a running sum of its own; with cd-grab only the designated one has any.
             mine = own or self.config.order == "cd-grab"
-            self._coordinator.restore(saved.epoch, saved.signs, saved.balance if mine else None)
+            sums = mine and (saved.position > 0 or self.config.balance.carry_over)  # an epoch that has not begun has none
+            self._coordinator.restore(saved.epoch, saved.signs, saved.balance if sums else None)
         if self._rule is not None and saved.rule is not None:
             self._rule.load_state_dict(saved.rule)
 

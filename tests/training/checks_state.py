@@ -247,7 +247,7 @@ def foreign_states_are_refused(ranks: Ranks) -> None:
         (state_of(model=wider), ("trainable parameters",)),
         (_with_facts(mine, examples=51), ("number of examples", "51")),
         (_with(mine, size=size + 1), ("number of ranks", str(size), str(size + 1))),
-        (_with(mine, version=77), ("version 77", "version 1")),
+        (_with(mine, version=77), ("version 77", "version 2")),
         ({**mine, "hvdgrab": {"nothing": 1}}, ("no version",)),
         ({**mine, "hvdgrab": {key: value for key, value in mine["hvdgrab"].items() if key != "signs"}}, ("signs missing",)),
     ]

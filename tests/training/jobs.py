@@ -58,6 +58,7 @@ class Unit:
     position: int
     unit: int
     gradient: torch.Tensor | None
+    """The vector that is balanced; the sketch that measures where none is."""
     passes: int
 
 
@@ -84,7 +85,8 @@ class Job:
         session, original = self.optimizer._session, self.optimizer._session.unit
 
         def unit(gradient: UnitGradient | None, passes: int = 1) -> None:
-            kept = None if gradient is None or gradient.vector is None else gradient.vector.detach().cpu().clone()
+            seen = None if gradient is None else gradient.vector if gradient.vector is not None else gradient.measured
+            kept = None if seen is None else seen.detach().cpu().clone()
             original(gradient, passes)
             book = self.sampler.book
             place = book.position - 1
@@ -122,9 +124,13 @@ class Job:
         assert len(captured) == len(self.references), f"{len(captured)} units, {len(self.references)} references"
         for number, (mine, plain) in enumerate(zip(captured, self.references, strict=True)):
             assert mine is not None
-            projection = self.optimizer._session.views.projection
-            expected = plain if projection is None else projection.fold(plain)
-            assert torch.equal(mine, expected), f"unit {number}: {mine} is not {expected}"
+            views = self.optimizer._session.views
+            vector, measured = views.of(plain)
+            expected = vector if views.balanced else measured
+            assert expected is not None
+            # The sketch that measures may have the opposite sign, as long as it always has.
+            same = torch.equal(mine, expected) or (not views.balanced and torch.allclose(mine.abs(), expected.abs(), atol=1e-6))
+            assert same, f"unit {number}: {mine} is not {expected}"
         first = self.ranks.everyone(captured[0].tolist())
         assert len({tuple(vector) for vector in first}) == self.ranks.size, "ranks with different data captured the same vector"
         assert any(bool(vector.abs().sum() > 0) for vector in self.references)

@@ -288,7 +288,7 @@ def test_states_of_other_data_and_garbage_are_refused(training):
         GraBSampler(numbers(24), 4).load_state_dict(state)
     with pytest.raises(StateError, match="it has no version"):
         GraBSampler(numbers(), 4).load_state_dict({"epoch": 3})
-    with pytest.raises(StateError, match="version 99, this release reads version 1"):
+    with pytest.raises(StateError, match="version 99, this release reads version 2"):
         GraBSampler(numbers(), 4).load_state_dict({**state, "version": 99})
     with pytest.raises(StateError, match="incomplete: orders missing"):
         GraBSampler(numbers(), 4).load_state_dict({name: value for name, value in state.items() if name != "orders"})
