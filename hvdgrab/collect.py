@@ -10,7 +10,8 @@ from typing import Protocol
 
 import torch
 
-from hvdgrab.compression.fold import FoldRows, FoldSketch
+from hvdgrab.compression.fold import FoldSketch
+from hvdgrab.compression.rows import FoldRows
 from hvdgrab.coordinator.unit import UnitGradient, Views
 from hvdgrab.parameters import Entry, ParameterTable
 

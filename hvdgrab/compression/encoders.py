@@ -269,8 +269,9 @@ def _quotients_of_extremes(values: Floats, largest: Floats, scales: Floats, quot
 
 def _tensor(raw: NDArray[np.generic]) -> torch.Tensor:
     """Bytes from the wire as torch takes them without complaint: aligned, writable, rows at whole values; a copy where not."""
+    # A single row may have any stride and still count as contiguous, so that only a plain copy mends it.
     whole = all(stride % raw.itemsize == 0 for stride in raw.strides)
-    return torch.from_numpy(np.require(raw, requirements=["A", "W"] if whole else ["C", "A", "W"]))
+    return torch.from_numpy(np.require(raw, requirements=["A", "W"]) if whole else raw.copy())
 
 
 ENCODERS = {encoder.dtype: encoder for encoder in (Float32, Float16, BFloat16, Int8, Sign)}

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hvdgrab.compression.fold import POOL
+from hvdgrab.compression.rows import POOL
 from hvdgrab.errors import UsageError
 from hvdgrab.gpu import check_device, import_programs, on_device
 

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from hvdgrab.compression import FoldSketch, kernels
-from hvdgrab.compression.fold import POOL, FoldRows, hashed_signs
+from hvdgrab.compression.fold import hashed_signs
 from hvdgrab.compression.kernels import finish, fold_pieces
+from hvdgrab.compression.rows import POOL, FoldRows
 from tests.kernels import check, compile_check, compiling
 
 SEED = 3

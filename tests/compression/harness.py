@@ -194,6 +194,11 @@ def check_many_at_once_are_as_one_after_the_other(make: Compressor) -> None:
         expected = torch.stack([make.expand(Payload(row)) for row in payloads])
         assert torch.equal(room[:, ::2], expected)
         assert bool((room[:, 1::2] == 7).all())
+        odd = np.zeros((1, payloads.shape[1] + 1), dtype=np.uint8)  # a single row of a table whose rows begin anywhere
+        odd[0, 1:] = payloads[0]
+        alone = torch.empty(1, make.width(d))
+        make.expand_many(odd[:, 1:], alone)
+        assert torch.equal(alone, expected[:1])
     make.expand_many(payloads[:0], room[:0, ::2])
 
 

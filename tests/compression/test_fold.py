@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvdgrab.compression import FoldSketch
-from hvdgrab.compression.fold import POOL, hashed_signs, largest_prime, splitmix64
+from hvdgrab.compression.fold import hashed_signs, largest_prime, splitmix64
+from hvdgrab.compression.rows import POOL
 from hvdgrab.errors import ConfigError, UsageError
 
 WIDTH = 7

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hvdgrab.balance import herding_bound
+from hvdgrab.compression.payload import HEADER_BYTES
 from hvdgrab.config import ORDERS, SINGLE_RANK_ORDERS
 from tests.training.jobs import Job, build
 from tests.training.ranks import Ranks, check
@@ -57,7 +58,7 @@ def an_epoch_a_line(ranks: Ranks) -> None:
         assert (line["pairs"], line["pairs_dropped"]) == (signs, 0)
         assert line["bytes_dense"] == 4 * d * signs
         # every rank but the designated one sends its differences; the designated one sends the bits to every other
-        assert line["bytes_sent"] == (size - 1) * 4 * d * (n // 2) + (size - 1) * -(-signs // 8)
+        assert line["bytes_sent"] == (size - 1) * (HEADER_BYTES + 4 * d) * (n // 2) + (size - 1) * -(-signs // 8)
         assert line["herding_linf"] is None
         assert line["herding_l2"] > 0
         assert line["herding_l2_vs_random"] > 0

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hvdgrab.collect import DenseCollector, NoCollector, StreamCollector, build_collector
-from hvdgrab.compression.fold import POOL, FoldSketch
+from hvdgrab.compression.fold import FoldSketch
+from hvdgrab.compression.rows import POOL
 from hvdgrab.coordinator.unit import UnitGradient, Views
 from hvdgrab.parameters import ParameterTable
 
