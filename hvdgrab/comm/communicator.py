@@ -3,6 +3,8 @@
 A communicator belongs to one communication thread a rank; every call blocks *that* thread, never the training loop, and every
 rank must make the same calls in the same order.  Buffers are C-contiguous NumPy arrays; a call has read its send buffer and
 filled its receive buffer when it returns, so that both may be changed afterwards.
+
+Notices are the exception: any rank may send one at any time, and nobody waits for anybody.
 """
 
 from __future__ import annotations
@@ -38,6 +40,12 @@ class Communicator(Protocol):
 
     def reduce_sum(self, send: Buffer, receive: Buffer | None, root: int) -> None:
         """Add every rank's ``send`` elementwise into ``receive`` (same shape) on ``root``; elsewhere ``receive`` is None."""
+
+    def notify(self, notice: NDArray[np.int64]) -> None:
+        """Send a notice (k,) int64, a few numbers, to every other rank; waits for no receiver, and meets no collective call."""
+
+    def notices(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """Sender and notice of all that have arrived since the last look, each sender's in order; waits for none."""
 
     def cancel(self) -> None:
         """Make calls that wait, and all later ones, raise `CommunicatorClosed`.  May be called from another thread."""

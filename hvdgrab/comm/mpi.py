@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hvdgrab.comm.communicator import Buffer
 from hvdgrab.errors import CommunicatorClosed
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 CHUNK_ELEMENTS = 2**30
 """Elements in one MPI message: counts are C ints, so 2³¹ is out of reach."""
+
+_GATHER_TAG, _NOTICE_TAG = 1, 2
+
+_LEFT_BEHIND: list[Any] = []
+"""Notices that were still on their way when their communicator was closed: MPI reads their buffers as long as it runs."""
 
 _FIRST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
 
@@ -42,6 +48,8 @@ class MPICommunicator:
         self.rank = parent.Get_rank()
         self.size = parent.Get_size()
         self._comm: MPI.Intracomm | None = None
+        self._unsent: list[tuple[MPI.Request, NDArray[np.int64]]] = []
+        """Notices that may still be on their way out, with the buffers that MPI reads them from."""
         duplicate, request = parent.Idup()
         self.waiting_for: list[int] = []
         self._wait([request], "duplicating the communicator")
@@ -51,12 +59,12 @@ class MPICommunicator:
         """See `Communicator.gather`: the root's receives go straight into the rows of ``receive``."""
         comm = self._open()
         if self.rank != root:
-            self._wait([comm.Isend(part, dest=root) for part in self._chunks(send)], "gather", root)
+            self._wait([comm.Isend(part, dest=root, tag=_GATHER_TAG) for part in self._chunks(send)], "gather", root)
             return
         assert receive is not None
         receive[root] = send
         others = [rank for rank in range(self.size) if rank != root]
-        parts = {rank: [comm.Irecv(part, source=rank) for part in self._chunks(receive[rank])] for rank in others}
+        parts = {rank: [comm.Irecv(part, rank, _GATHER_TAG) for part in self._chunks(receive[rank])] for rank in others}
         for rank in others:  # all are on their way; this is only the order in which they are noticed
             self._wait(parts[rank], "gather", rank)
 
@@ -72,6 +80,25 @@ class MPICommunicator:
         parts = zip(self._chunks(send), targets, strict=True)
         self._wait([comm.Ireduce(part, target, op=self._mpi.SUM, root=root) for part, target in parts], "reduce")
 
+    def notify(self, notice: NDArray[np.int64]) -> None:
+        """See `Communicator.notify`."""
+        comm = self._open()
+        self._forget_sent()
+        buffer = notice.copy()
+        for rank in set(range(self.size)) - {self.rank}:
+            self._unsent.append((comm.Isend(buffer, dest=rank, tag=_NOTICE_TAG), buffer))
+
+    def notices(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """See `Communicator.notices`.  One thread alone receives here, so what was probed is what is received."""
+        comm = self._open()
+        self._forget_sent()
+        arrived, status = [], self._mpi.Status()
+        while comm.Iprobe(source=self._mpi.ANY_SOURCE, tag=_NOTICE_TAG, status=status):
+            notice = np.empty(status.Get_count(self._mpi.INT64_T), dtype=np.int64)
+            comm.Recv(notice, source=status.source, tag=_NOTICE_TAG)
+            arrived.append((status.source, notice))
+        return arrived
+
     def cancel(self) -> None:
         """See `Communicator.cancel`."""
         self._cancelled.set()
@@ -80,12 +107,16 @@ class MPICommunicator:
         """Forget the duplicate.  It is not freed: that is collective, and other ranks may be gone."""
         self._cancelled.set()
         self._comm = None
+        _LEFT_BEHIND.extend(self._unsent)
 
     def _open(self) -> MPI.Intracomm:
         if self._comm is None or self._cancelled.is_set():
             raise CommunicatorClosed(f"rank {self.rank}: the communicator is closed")
         self._check_running()
         return self._comm
+
+    def _forget_sent(self) -> None:
+        self._unsent = [(request, buffer) for request, buffer in self._unsent if not request.Test()]
 
     def _check_running(self) -> None:
         """A call after MPI's end would crash the process."""

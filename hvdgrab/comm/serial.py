@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hvdgrab.comm.communicator import Buffer
 
 
@@ -26,6 +29,13 @@ class SerialCommunicator:
         """Copy ``send`` to ``receive``."""
         if receive is not None:
             receive[...] = send
+
+    def notify(self, notice: NDArray[np.int64]) -> None:
+        """There is nobody to tell."""
+
+    def notices(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """There is nobody who could send one."""
+        return []
 
     def cancel(self) -> None:
         """Nothing ever waits."""

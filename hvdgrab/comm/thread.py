@@ -13,12 +13,12 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
 from hvdgrab.comm.communicator import Communicator
-from hvdgrab.errors import CommunicationError
+from hvdgrab.errors import CommunicationError, CommunicatorClosed
 
 Result = TypeVar("Result")
 UNHEARD_SECONDS = 20.0
-_LOOK_EVERY = 1.0
-"""Seconds between two looks for an error, while the training thread waits."""
+LOOK_EVERY = 1.0
+"""Seconds between two looks: for an error while the training thread waits, around while the communication thread is idle."""
 
 _Job = tuple["Future[Any]", Callable[[Communicator], Any]]
 
@@ -33,12 +33,20 @@ class CommunicationThread:
         connect: makes the communicator; called in the thread, since connecting may wait for other ranks.
         unheard: called in the thread with its error if nobody has picked that up after ``UNHEARD_SECONDS``: the training loop
             then waits for a rank that waits for this thread, and only the end of the process ends that.
+        idle: called in the thread about every ``LOOK_EVERY`` seconds while nothing is queued; must not wait.  What it raises
+            ends the thread as a job's exception does, but for `CommunicatorClosed`, which is left to the next job.
         capacity: jobs that may wait; `submit` blocks beyond that (back-pressure).
     """
 
-    def __init__(self, connect: Callable[[], Communicator], unheard: Callable[[BaseException], None], capacity: int = 64) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Communicator],
+        unheard: Callable[[BaseException], None],
+        idle: Callable[[Communicator], None] | None = None,
+        capacity: int = 64,
+    ) -> None:
         self._jobs: queue.Queue[_Job | None] = queue.Queue(capacity)
-        self._connect, self._unheard = connect, unheard
+        self._connect, self._unheard, self._idle = connect, unheard, idle
         self._heard = threading.Event()
         self._communicator: Communicator | None = None
         self._error: BaseException | None = None
@@ -81,7 +89,7 @@ class CommunicationThread:
         began, next_warning = time.monotonic(), warn_every
         while True:
             try:
-                return future.result(timeout=min(warn_every, _LOOK_EVERY))
+                return future.result(timeout=min(warn_every, LOOK_EVERY))
             except FutureTimeoutError:
                 self.check()
             except BaseException:
@@ -136,7 +144,7 @@ class CommunicationThread:
             self._communicator = self._connect()
         except BaseException as error:
             self._fail(error)
-        while (item := self._jobs.get()) is not None:
+        while (item := self._next()) is not None:
             future, job = item
             if self._error is None:
                 self._do(future, job)
@@ -146,6 +154,23 @@ class CommunicationThread:
             del item, future, job
         if self._communicator is not None:
             self._communicator.close()
+
+    def _next(self) -> _Job | None:
+        """The next job, None at the end; looks around while there is none."""
+        while self._idle is not None and self._error is None:
+            with contextlib.suppress(queue.Empty):
+                return self._jobs.get(timeout=LOOK_EVERY)
+            self._look()
+        return self._jobs.get()
+
+    def _look(self) -> None:
+        assert self._idle is not None
+        assert self._communicator is not None
+        try:
+            with contextlib.suppress(CommunicatorClosed):
+                self._idle(self._communicator)
+        except BaseException as error:
+            self._fail(error)
 
     def _do(self, future: Future[Any], job: Callable[[Communicator], Any]) -> None:
         assert self._communicator is not None

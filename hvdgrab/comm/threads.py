@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hvdgrab.comm.communicator import Buffer
 from hvdgrab.errors import CommunicationError, CommunicatorClosed
@@ -35,6 +36,8 @@ class _World:
         self.size = size
         self.condition = threading.Condition()
         self.meetings: dict[int, _Meeting] = {}
+        self.notices: list[list[tuple[int, NDArray[np.int64]]]] = [[] for _ in range(size)]
+        """For every rank: sender and notice of those that it has not read yet."""
         self.cancelled = False
 
 
@@ -68,6 +71,20 @@ class ThreadCommunicator:
             for rank in range(self.size):
                 receive += parts[rank]
 
+    def notify(self, notice: NDArray[np.int64]) -> None:
+        """See `Communicator.notify`."""
+        with self._world.condition:
+            self._check_open()
+            for rank in set(range(self.size)) - {self.rank}:
+                self._world.notices[rank].append((self.rank, notice.copy()))
+
+    def notices(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """See `Communicator.notices`."""
+        with self._world.condition:
+            self._check_open()
+            arrived, self._world.notices[self.rank] = self._world.notices[self.rank], []
+        return arrived
+
     def cancel(self) -> None:
         """Wake and end every rank of the world."""
         with self._world.condition:
@@ -76,6 +93,10 @@ class ThreadCommunicator:
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _check_open(self) -> None:
+        if self._world.cancelled:
+            raise CommunicatorClosed(f"rank {self.rank}: the communicator is closed")
 
     def _meet(self, signature: tuple[object, ...], send: Buffer) -> dict[int, Buffer]:
         world, number = self._world, self._calls

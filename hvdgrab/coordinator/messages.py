@@ -7,6 +7,7 @@ the ranks named, since ranks that disagree about the epoch would go on training 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,15 +77,18 @@ def gather_headers(
         return None
     heads = rows[:, : len(_FIELDS)]
     if (heads != heads[root]).any():
-        raise ConsistencyError(_disagreement(heads))
+        places = [describe(rank, kind, epoch, unit) for rank, (kind, epoch, _, _, _, unit) in enumerate(heads.tolist())]
+        raise ConsistencyError(disagreement(places))
     return rows[:, len(_FIELDS) : len(_FIELDS) + extra.size]
 
 
-def _disagreement(heads: NDArray[np.int64]) -> str:
-    places = [
-        f"rank {rank} {'ended' if kind == Kind.END else 'is in'} epoch {epoch} after unit {unit}"
-        for rank, (kind, epoch, _, _, _, unit) in enumerate(heads.tolist())
-    ]
+def describe(rank: int, kind: int, epoch: int, unit: int) -> str:
+    """Where a rank is, for `disagreement`; ``kind`` of its message, ``unit``: how many it has seen in the epoch."""
+    return f"rank {rank} {'ended' if kind == Kind.END else 'is in'} epoch {epoch} after unit {unit}"
+
+
+def disagreement(places: Iterable[str]) -> str:
+    """What is wrong where ranks are at different places, and what to do."""
     return (
         f"the ranks are not at the same place: {'; '.join(places)}. Every rank must make the same number of backward passes in "
         "an epoch; a rank that looks at batches on its own, or leaves the loop alone, needs a DataLoader with a sampler of "

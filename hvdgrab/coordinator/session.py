@@ -7,6 +7,7 @@ the next, and where it is a whole message ahead.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from hvdgrab.comm.communicator import Communicator
 from hvdgrab.comm.thread import CommunicationThread
 from hvdgrab.config import SINGLE_RANK_ORDERS, GraBConfig
 from hvdgrab.coordinator.book import OrderBook, Orders, Place
+from hvdgrab.coordinator.departures import Departures
 from hvdgrab.coordinator.ending import EndOfEpoch, Outcome, share_rows
 from hvdgrab.coordinator.handshake import shake_hands
 from hvdgrab.coordinator.journal import Journal
@@ -33,7 +35,7 @@ from hvdgrab.coordinator.parts import BOUND_WIDTH, make_parts, ordering_facts
 from hvdgrab.coordinator.saved import SavedState, fetch_state
 from hvdgrab.coordinator.staging import LateMeter
 from hvdgrab.coordinator.unit import UnitGradient
-from hvdgrab.errors import UsageError
+from hvdgrab.errors import CommunicatorClosed, UsageError
 
 Result = TypeVar("Result")
 
@@ -76,6 +78,7 @@ class OrderingSession:
         self._thread: CommunicationThread | None = None
         self._saved: SavedState | None = None
         self._outcome: Future[Outcome] | None = None
+        self._departures = Departures(book.rank)
         self._messages = 0
         self._passes = 0
         self._pairs: PairBuffer | None = None
@@ -99,6 +102,7 @@ class OrderingSession:
         thread = self._connected()
         thread.check()
         place = self.book.consume()
+        self._departures.reach(self.book.position)
         self._passes += passes
         seen = None if place.stand_in else gradient
         self._whole = self._whole and seen is not None
@@ -249,9 +253,13 @@ class OrderingSession:
     def _end_epoch(self) -> Future[Outcome]:
         """Queue everything that the end of an epoch needs, after its last messages."""
         assert self._thread is not None
+        book, departures = self.book, self._departures
+        left = departures.end()
+        early = left is not None and left.unit < book.n
+        if left is not None and early:  # before any message, which may have to wait for the others
+            self._thread.submit(lambda communicator: communicator.notify(left.row()))
         if self._pairs is not None:
             self._pairs.flush()
-        book = self.book
         end = EndOfEpoch(
             config=self.config,
             header=Header(Kind.END, book.epoch, self._messages, book.n // 2, 0, book.position),
@@ -263,7 +271,15 @@ class OrderingSession:
             rule=self._rule,
             whole=self._whole,
         )
-        return self._thread.submit(end.run)
+
+        def run(communicator: Communicator) -> Outcome:
+            outcome = end.run(communicator)
+            if early:  # all have left at the same place: only so that notices do not pile up
+                with contextlib.suppress(CommunicatorClosed):
+                    departures.collect(communicator)
+            return outcome
+
+        return self._thread.submit(run)
 
     def _begin_epoch(self, epoch: int, position: int, orders: Orders) -> None:
         book, config = self.book, self.config
@@ -283,11 +299,12 @@ class OrderingSession:
             size, lag = (self._dimension, 1) if exact else (BOUND_WIDTH, 16)
             self._meter = LateMeter(meter, size, self._device, lag)
         self.journal.begin_epoch()
+        self._departures.begin(epoch, position)
 
     def _connected(self) -> CommunicationThread:
         """The communication thread; at the first unit it is started and the ranks shake hands."""
         if self._thread is None:
-            self._thread = CommunicationThread(self._connect, self._unheard)
+            self._thread = CommunicationThread(self._connect, self._unheard, self._departures.weak_look())
             self._open_buffers()
             saved = self._saved
             place = None if saved is None else [saved.epoch, saved.position]

@@ -69,6 +69,57 @@ def many_calls_keep_their_order(comm: Communicator) -> None:
             assert (receive[:, 0] == number).all()
 
 
+def collected_notices(comm: Communicator, expected: int) -> dict[int, list[list[int]]]:
+    """Notices by sender, once every rank has ``expected``; collective calls in between give them the time to arrive."""
+    heard: dict[int, list[list[int]]] = {rank: [] for rank in range(comm.size) if rank != comm.rank}
+    for _ in range(10_000):
+        for sender, notice in comm.notices():
+            assert notice.dtype == np.int64
+            heard[sender].append(notice.tolist())
+        missing = np.zeros(1, dtype=np.int64)
+        comm.reduce_sum(np.array([expected - sum(map(len, heard.values()))]), missing if comm.rank == 0 else None, 0)
+        comm.broadcast(missing, 0)
+        if missing[0] <= 0:
+            return heard
+    raise AssertionError(f"rank {comm.rank} misses notices: {heard}")
+
+
+def notices_arrive_once_and_in_the_order_of_their_sender(comm: Communicator) -> None:
+    assert not any(collected_notices(comm, 0).values()), "none was sent, and nobody waits for one"
+    notice = np.zeros(3, dtype=np.int64)
+    for number in range(20):
+        notice[:] = comm.rank, number, -(2**40)
+        comm.notify(notice)  # and may be changed at once
+    for sender, rows in collected_notices(comm, 20 * (comm.size - 1)).items():
+        assert rows == [[sender, number, -(2**40)] for number in range(20)]
+    assert not any(collected_notices(comm, 0).values())
+
+
+def notices_do_not_meet_collective_calls(comm: Communicator) -> None:
+    """They are of the size of what is gathered, and arrive before it, unread."""
+    for root in range(comm.size):
+        comm.notify(np.array([-1], dtype=np.int64))
+        gather_brings_rows_in_rank_order(comm)
+        comm.notify(np.array([-2], dtype=np.int64))
+        receive = np.zeros((comm.size, 1), dtype=np.int64) if comm.rank == root else None
+        comm.gather(np.array([comm.rank]), receive, root)
+        assert receive is None or receive[:, 0].tolist() == list(range(comm.size))
+        broadcast_overwrites_all_but_the_root(comm)
+    for rows in collected_notices(comm, 2 * comm.size * (comm.size - 1)).values():
+        assert rows == [[-1], [-2]] * comm.size
+
+
+def notices_wait_for_no_receiver(comm: Communicator) -> None:
+    """One rank sends many, while the others are in a call that waits for it."""
+    last = comm.size - 1
+    if comm.rank == last:
+        for number in range(500):
+            comm.notify(np.array([number], dtype=np.int64))
+    comm.broadcast(np.zeros(1), last)
+    mine = 0 if comm.rank == last else 500
+    assert collected_notices(comm, mine).get(last, []) == [[number] for number in range(mine)]
+
+
 CHECKS = [
     gather_brings_rows_in_rank_order,
     gather_fills_rows_of_a_larger_buffer,
@@ -77,4 +128,7 @@ CHECKS = [
     reduce_adds_elementwise,
     bytes_of_different_lengths_arrive,
     many_calls_keep_their_order,
+    notices_arrive_once_and_in_the_order_of_their_sender,
+    notices_do_not_meet_collective_calls,
+    notices_wait_for_no_receiver,
 ]

@@ -28,6 +28,17 @@ def cancelled_calls_end(comm: MPICommunicator) -> None:
             raise AssertionError("the gather ended, though no other rank took part")
 
 
+def cancelled_notices_are_refused(comm: MPICommunicator) -> None:
+    comm.cancel()
+    for call in (comm.notices, lambda: comm.notify(np.zeros(1, dtype=np.int64))):
+        try:
+            call()
+        except CommunicatorClosed as error:
+            assert "the communicator is closed" in str(error)
+        else:
+            raise AssertionError("a cancelled communicator still sends and reads notices")
+
+
 def waiting_costs_little(comm: MPICommunicator) -> None:
     if comm.rank:
         time.sleep(1.0)
@@ -39,7 +50,7 @@ def waiting_costs_little(comm: MPICommunicator) -> None:
 results = {}
 for chunk in (2**30, 3):
     communicator = MPICommunicator(MPI.COMM_WORLD, chunk_elements=chunk)
-    for check in [*CHECKS, waiting_costs_little, cancelled_calls_end]:
+    for check in [*CHECKS, waiting_costs_little, cancelled_calls_end, cancelled_notices_are_refused]:
         try:
             check(communicator)
             outcome = ""

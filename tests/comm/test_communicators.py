@@ -11,7 +11,7 @@ from hvdgrab.errors import CommunicationError, CommunicatorClosed
 from tests.comm.checks import CHECKS
 from tests.real import mpirun
 
-MPI_ONLY = ["waiting_costs_little", "cancelled_calls_end"]
+MPI_ONLY = ["waiting_costs_little", "cancelled_calls_end", "cancelled_notices_are_refused"]
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -65,6 +65,10 @@ def test_a_cancelled_world_says_so():
     world[1].cancel()
     with pytest.raises(CommunicatorClosed, match="rank 0: closed while call 0"):
         world[0].gather(np.zeros(1), np.zeros((2, 1)), 0)
+    with pytest.raises(CommunicatorClosed, match="rank 0: the communicator is closed"):
+        world[0].notify(np.zeros(1, dtype=np.int64))
+    with pytest.raises(CommunicatorClosed, match="rank 1: the communicator is closed"):
+        world[1].notices()
 
 
 def test_ranks_that_never_come_are_a_timeout():

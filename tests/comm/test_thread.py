@@ -7,7 +7,7 @@ import pytest
 from hvdgrab.comm import thread as thread_module
 from hvdgrab.comm.serial import SerialCommunicator
 from hvdgrab.comm.thread import CommunicationThread
-from hvdgrab.errors import CommunicationError
+from hvdgrab.errors import CommunicationError, CommunicatorClosed
 
 
 def ignore(error: BaseException) -> None:
@@ -110,3 +110,82 @@ def test_close_never_hangs():
     thread.submit(lambda comm: gate.wait(30))
     assert not thread.close(timeout=0.2)
     gate.set()
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """Starts threads that look around often, with what is to be called then; closes them."""
+    monkeypatch.setattr(thread_module, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(thread_module, "UNHEARD_SECONDS", 0.1)
+    threads = []
+
+    def start(callback, unheard=ignore):
+        threads.append(CommunicationThread(SerialCommunicator, unheard, callback))
+        return threads[-1]
+
+    yield start
+    for thread in threads:
+        thread.close(timeout=5.0)
+
+
+def test_an_idle_thread_looks_around_with_its_communicator_and_never_during_a_job(idle):
+    looks, busy, among = threading.Semaphore(0), threading.Event(), []
+
+    def look(communicator):
+        assert isinstance(communicator, SerialCommunicator)
+        among.append((threading.current_thread().name, busy.is_set()))
+        looks.release()
+
+    thread = idle(look)
+    assert all(looks.acquire(timeout=5) for _ in range(2))
+
+    def job(communicator):
+        busy.set()
+        threading.Event().wait(0.1)
+        busy.clear()
+        return "done"
+
+    assert thread.submit(job).result(5) == "done"
+    before = len(among)
+    assert all(looks.acquire(timeout=5) for _ in range(before))
+    assert set(among) == {("hvdgrab-communication", False)}
+    assert thread.close(timeout=5.0)
+    after = len(among)
+    assert not thread._thread.is_alive()
+    assert len(among) == after
+
+
+def test_what_an_idle_look_raises_ends_the_thread_and_the_process(idle):
+    unheard, told = [], threading.Event()
+
+    def end(error):
+        unheard.append(error)
+        told.set()
+
+    looks = []
+
+    def look(communicator):
+        looks.append(1)
+        raise ValueError("a rank is gone")
+
+    thread = idle(look, end)
+    assert told.wait(5), "though nothing was ever submitted"
+    assert str(unheard[0]) == "a rank is gone"
+    assert unheard[0].__context__ is None, "what is printed at the end is about this error alone"
+    with pytest.raises(ValueError, match="a rank is gone"):
+        thread.submit(lambda communicator: None)
+    assert not thread.close(timeout=5.0)
+    assert len(looks) == 1
+
+
+def test_a_closed_communicator_is_not_an_error_of_an_idle_look(idle):
+    looks = threading.Semaphore(0)
+
+    def look(communicator):
+        looks.release()
+        raise CommunicatorClosed("MPI has ended")
+
+    thread = idle(look)
+    assert all(looks.acquire(timeout=5) for _ in range(3))
+    assert thread.submit(lambda communicator: 1).result(5) == 1
+    assert thread.close(timeout=5.0)

@@ -31,18 +31,24 @@ class Rank:
     """(n, d): of this rank's units; the same in every epoch."""
     facts: dict[str, Any] = field(default_factory=lambda: dict(FACTS))
     unheard: list[BaseException] = field(default_factory=list)
+    told: threading.Event = field(default_factory=threading.Event)
+    """Set with the first entry of ``unheard``."""
 
     def __post_init__(self) -> None:
         n, d = self.gradients.shape
         rank, size = self.communicator.rank, self.communicator.size
         self.book = OrderBook(self.config, n, rank, size)
         self.journal = Journal(None, n)
-        self.session = OrderingSession(self.config, self.book, d, self.facts, self._connect, self.journal, self.unheard.append)
+        self.session = OrderingSession(self.config, self.book, d, self.facts, self._connect, self.journal, self._end)
 
     def give(self, unit: int | None) -> None:
         """A unit's gradient to the session; None: the unit had none."""
         gradient = None if unit is None else self.session.views.of(torch.from_numpy(self.gradients[unit]))
         self.session.unit(gradient)
+
+    def _end(self, error: BaseException) -> None:
+        self.unheard.append(error)
+        self.told.set()
 
     def _connect(self) -> Communicator:
         return self.communicator
