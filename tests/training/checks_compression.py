@@ -46,7 +46,7 @@ def balanced(job: Job) -> Any:
     return follow
 
 
-@check(0, 2, 4, cases=KINDS)
+@check(0, 2, cases=KINDS, soak=(4,))
 def orders_follow_from_expanded_payloads(ranks: Ranks, compression: Any) -> None:
     job = build(ranks, examples=44, batch=2, config={"compression": compression})
     for _ in range(3):
@@ -183,7 +183,7 @@ def normalised_layers_count_alike(ranks: Ranks) -> None:
             assert torch.allclose(mine, theirs / theirs.norm(), atol=1e-6)
 
 
-@check(2, 4)
+@check(2, soak=(4,))
 def only_the_rank_that_balances_loads_numba(ranks: Ranks) -> None:
     job = build(ranks, config={"balance": {"backend": "numba"}})
     for _ in range(2):

@@ -19,8 +19,8 @@ WORKERS: dict[str, dict[str, Any]] = {
     "none": {},
     "fork": {"num_workers": 2, "multiprocessing_context": "fork"},
     "fork, persistent": {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True, "prefetch_factor": 4},
-    "forkserver": {"num_workers": 1, "multiprocessing_context": "forkserver", "persistent_workers": True},
 }
+FORKSERVER = {"num_workers": 1, "multiprocessing_context": "forkserver", "persistent_workers": True}
 
 
 def permutations(job: Job, epochs: int) -> None:
@@ -44,6 +44,11 @@ def workers(ranks: Ranks, loader: dict[str, Any]) -> None:
     ranks.same(job.weights())
 
 
+@check(soak=(2,))
+def workers_of_a_forkserver(ranks: Ranks) -> None:
+    workers(ranks, FORKSERVER)
+
+
 @check(0)
 def workers_without_horovod(ranks: Ranks) -> None:
     for kind in ("none", "fork"):
@@ -54,7 +59,7 @@ def workers_without_horovod(ranks: Ranks) -> None:
         job.check_captured()
 
 
-@check(4)
+@check(soak=(4,))
 def workers_on_four_ranks(ranks: Ranks) -> None:
     job = build(ranks, examples=53, loader=WORKERS["fork, persistent"])
     for _ in range(3):

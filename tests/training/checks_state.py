@@ -65,10 +65,10 @@ def lines(path: Any) -> dict[int, dict[str, Any]]:
 
 CONTINUE = {
     "cd-grab": ("cd-grab", 1, 0, (1, 2, 4)),
-    "cd-grab, three pairs": ("cd-grab", 3, 0, (2, 4)),
+    "cd-grab, three pairs": ("cd-grab", 3, 0, (2,)),
     "cd-grab, workers": ("cd-grab", 1, 2, (2,)),
     "cd-grab, three pairs, workers": ("cd-grab", 3, 2, (2,)),
-    "id-grab": ("id-grab", 1, 0, (2, 4)),
+    "id-grab": ("id-grab", 1, 0, (2,)),
     "id-grab, three pairs, workers": ("id-grab", 3, 2, (2,)),
     "rr": ("rr", 1, 0, (2,)),
     "rr, workers": ("rr", 1, 2, (2,)),
@@ -126,7 +126,8 @@ for _name, _case in CONTINUE.items():
         continuation(ranks, case)
 
     _continues.__name__ = "continues"
-    check(*_case[3], cases={_name: _case})(_continues)
+    _soak = tuple({2, 4} - set(_case[3])) if "workers" not in _name else ()
+    check(*_case[3], cases={_name: _case}, soak=_soak)(_continues)
 
 
 @check(0, 1)

@@ -37,13 +37,20 @@ class Check:
     name: str
     function: Callable[[Any], None]
     worlds: tuple[int, ...]
+    soak: tuple[int, ...]
+    """Those among the worlds that only `make soak` starts it in."""
 
 
 _registry: dict[str, Check] = {}
 
 
-def check(*worlds: int, cases: dict[str, Any] | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a check for these numbers of ranks; with ``cases``, once for each of them: ``check(ranks, case)``."""
+def check(
+    *worlds: int, cases: dict[str, Any] | None = None, soak: tuple[int, ...] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a check for these numbers of ranks; with ``cases``, once for each of them: ``check(ranks, case)``.
+
+    ``soak`` are further numbers of ranks, for `make soak`.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         room = function.__module__.rsplit("checks_", 1)[-1]
@@ -51,7 +58,7 @@ def check(*worlds: int, cases: dict[str, Any] | None = None) -> Callable[[Callab
             name = f"{room}.{function.__name__}" + (f"[{case}]" if case else "")
             assert name not in _registry, f"two checks are named {name}"
             work = function if cases is None else (lambda ranks, value=value: function(ranks, value))
-            _registry[name] = Check(name, work, worlds)
+            _registry[name] = Check(name, work, (*worlds, *soak), soak)
         return function
 
     return register

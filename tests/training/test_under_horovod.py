@@ -8,7 +8,12 @@ from tests.training.conftest import Worlds
 from tests.training.ranks import all_checks
 
 CASES = [
-    pytest.param(world, one.name, id=f"{one.name}-{world or 'no'}-rank{'s' if world > 1 else ''}")
+    pytest.param(
+        world,
+        one.name,
+        id=f"{one.name}-{world or 'no'}-rank{'s' if world > 1 else ''}",
+        marks=[pytest.mark.soak] if world in one.soak else [],
+    )
     for one in all_checks()
     for world in one.worlds
 ]
