@@ -7,6 +7,7 @@ gradient.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,10 @@ _NESTED = (
 )
 
 
+SMALLEST_LOSS_SCALE = 1e-37
+"""Below it, one over the factor is no float32."""
+
+
 class GradientCapture:
     """Counts the backward passes of a unit, and has its gradients collected.
 
@@ -35,7 +40,7 @@ class GradientCapture:
             again for the next unit, and the number of passes.
         collector: takes the gradients.
         loss_scale: the factor by which the loss of a backward pass was multiplied; asked once a pass.
-        normalise: divide each parameter's gradient by its norm.
+        normalise: divide each parameter's gradient by its norm; of several passes each by its own.
     """
 
     def __init__(
@@ -118,12 +123,14 @@ class GradientCapture:
             self._collector.forget()
         self._task, self._open = task, True
         if self._loss_scale is not None:
-            self._scale = 1.0 / self._loss_scale()
+            factor = self._loss_scale()
+            # A factor that float32 cannot divide by leaves no gradient: the pair is dropped, as for one that overflowed.
+            self._scale = 1.0 / factor if factor > SMALLEST_LOSS_SCALE else math.nan
         torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
 
     def _scale_of(self, gradient: torch.Tensor) -> float:
         """What makes a parameter's gradient a unit vector; a zero one stays zero, and so does what a loss scale does to it."""
-        values = gradient._values() if gradient.is_sparse else gradient
+        values = gradient.coalesce().values() if gradient.is_sparse else gradient
         norm = float(torch.linalg.vector_norm(values, dtype=torch.float32))
         return 1.0 / norm if norm > 0 else 1.0
 

@@ -101,7 +101,9 @@ class StreamCollector:
         self._rows = FoldRows(sketch, table.dimension, device)
         self._measured = None if views.measuring is None else self._measuring_rows(views.measuring, table.dimension, device)
         self._entries = table.entries
-        self._targets = [self._rows.view_of(entry.parameter.shape, entry.start) for entry in table.entries]
+        self._targets = [
+            self._rows.view_of(entry.parameter.shape, entry.start) if entry.length else None for entry in table.entries
+        ]
         self._device = device
         self._dirty = False
 
@@ -148,4 +150,4 @@ class StreamCollector:
             self._rows.add(gradient.to_dense(), entry.start, scale)
             return
         indices, values = gradient._indices()[0], gradient._values()
-        self._rows.add_rows(indices, values.reshape(len(values), -1), entry.start, scale)
+        self._rows.add_rows(indices, values.flatten(1), entry.start, scale)

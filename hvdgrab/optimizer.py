@@ -97,7 +97,7 @@ class GraBOptimizer(torch.optim.Optimizer):
         )
         sampler.attend(self._session, self._inner.retire)
         # The hooks come last: an optimizer that was refused leaves none behind.
-        self._scaled, self._steps_looked_at = grad_scaler is not None, 0
+        self._scaled, self._steps_looked_at = grad_scaler is not None or config.normalise_layers, 0
         self._capture = GradientCapture(
             self._table,
             config.passes_per_unit,
@@ -239,6 +239,9 @@ class GraBOptimizer(torch.optim.Optimizer):
                 return
             if frame.f_globals.get("__name__") == "torch.amp.grad_scaler":
                 self._scaled = True
+                scaler = frame.f_locals.get("self")
+                if not getattr(scaler, "is_enabled", lambda: True)():
+                    return
                 print(
                     f"hvdgrab: rank {self._sampler.world.rank}: the loss is scaled by a GradScaler whose factor is balanced "
                     "along with the gradients: say GraBOptimizer(..., grad_scaler=scaler)",
@@ -297,6 +300,6 @@ def _loss_scale(scaler: Any) -> Callable[[], float] | None:
     """What tells the factor of a pass's loss; on CUDA asking for it waits for the device, as ``scaler.step`` does too."""
     if scaler is None:
         return None
-    if not callable(getattr(scaler, "get_scale", None)):
+    if isinstance(scaler, type) or not callable(getattr(scaler, "get_scale", None)):
         raise UsageError(f"grad_scaler must be a torch.amp.GradScaler, not a {type(scaler).__name__}")
     return scaler.get_scale  # type: ignore[no-any-return]

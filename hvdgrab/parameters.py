@@ -37,7 +37,9 @@ class ParameterTable:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, model: nn.Module, layers: Sequence[str] | None = None) -> None:
-        names: dict[torch.Tensor, str] = {parameter: name for name, parameter in reversed(list(model.named_parameters()))}
+        # A compiled module calls its parameters differently; layers and saved states should not see that.
+        named = [(name.replace("_orig_mod.", ""), parameter) for name, parameter in model.named_parameters()]
+        names: dict[torch.Tensor, str] = {parameter: name for name, parameter in reversed(named)}
         members = list(_members(optimizer))
         foreign = [tuple(parameter.shape) for parameter in members if parameter not in names]
         if foreign:
@@ -63,6 +65,8 @@ class ParameterTable:
             length = parameter.numel() if name in chosen else 0
             self.entries.append(Entry(name, parameter, self.dimension, length))
             self.dimension += length
+        if not self.dimension:
+            raise UsageError(f"the parameters that take part have no values at all (layers: {list(layers or ['*'])})")
         self._optimizer = optimizer
         self._known = {parameter for _, parameter in trainable}
         self._frozen = [(names[parameter], parameter) for parameter in members if not parameter.requires_grad]
@@ -70,7 +74,7 @@ class ParameterTable:
 
     def digest(self) -> str:
         """A hash (hex, 16 characters) of names, shapes and order."""
-        text = "\n".join(f"{entry.name} {tuple(entry.parameter.shape)}" for entry in self.entries if entry.length)
+        text = "\n".join(f"{entry.name} {tuple(entry.parameter.shape)}" for entry in self.entries)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def check_unchanged(self) -> None:

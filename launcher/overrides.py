@@ -64,7 +64,8 @@ def _replaced(node: Node, keys: Sequence[str], leaf: Node, path: str) -> Node:
         raise _wrong(leaf.source, path, f"the way to {keys[0]!r} leads through a list; set the whole list: [first, second]")
     entries = dict(node.content) if isinstance(node.content, dict) else {}
     if not isinstance(node.content, dict) and node.content not in ("", "~", "null"):
-        raise _wrong(leaf.source, path, f"the way to {keys[0]!r} leads through {node.content!r}, which holds no settings")
+        way = f"the way to {keys[0]!r} leads through {node.content!r}, which holds no settings"
+        raise _wrong(leaf.source, path, f"{way}; give the whole section, as in {{{keys[0]}: …}}")
     below = entries.get(keys[0], Node({}, None, leaf.source))
     entries[keys[0]] = _replaced(below, keys[1:], leaf, path)
     return replace(node, content=entries, plain=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -28,7 +29,8 @@ def backends_of(case: str) -> tuple[str, ...]:
     """What a case is measured with where nothing else is asked for."""
     if case == GPU_CASE and torch.cuda.is_available():
         return ("triton",)
-    return ("numba",) if Case.parse(case).ranks else ("reference", "numba", "torch")
+    numba = ("numba",) if importlib.util.find_spec("numba") is not None else ()
+    return numba or ("reference",) if Case.parse(case).ranks else ("reference", *numba, "torch")
 
 
 def measure(

@@ -59,7 +59,7 @@ def run_compress(args: argparse.Namespace) -> Outcome:
     if args.plot is not None:
         compress.plot(rows, args.plot)
     wrong = any(row["wrong"] != 0 for row in [*rows, *speed])
-    return {"rows": rows, "throughput": speed}, f"{machine.table(rows)}\n\n{machine.table(speed)}", wrong
+    return {"rows": rows, "throughput": speed}, "\n\n".join(map(machine.table, filter(None, (rows, speed)))), wrong
 
 
 def _told(row: dict[str, object]) -> None:

@@ -58,14 +58,18 @@ def make_parts(config: GraBConfig, book: OrderBook, dimension: int) -> Parts:
         exact=config.bound == "exact",
     )
     width, wire = compressor.width(dimension), compressor.wire_bytes(dimension)
-    said = f"{config.compression.kind}: {width:,} of {dimension:,} values, {wire:,} bytes a pair and rank, {room} pairs a message"
+    said = (
+        f"{dimension:,} gradient values as {config.compression.kind} ({width:,} values, {wire:,} bytes a pair and rank, "
+        f"{room} pairs a message)"
+    )
     return Parts(width, room, views, _coordinator(config, book, dimension, compressor, room), said)
 
 
 def ordering_facts(config: GraBConfig) -> str:
     """The settings without which a running sum means something else, as they differ from the defaults."""
+    info = _compressor(config).info
     parts: dict[str, Any] = {
-        "compression": config.compression.model_dump(mode="json", exclude_none=True),
+        "compression": [info.kind, *(f"{name}={value}" for name, value in info.options if name != "seed")],
         "balance": config.balance.model_dump(mode="json", exclude_defaults=True, exclude={"backend"}),
         "layers": config.layers,
         "normalise_layers": config.normalise_layers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -117,6 +118,18 @@ class SavedState:
         if self.facts.get("parameters") == facts.get("parameters"):
             return self
         return replace(self, facts=dict(facts), rule=None, balance=None)
+
+    def reordered(self, facts: Mapping[str, Any]) -> SavedState:
+        """This state for a run that balances or compresses in another way: at the beginning of an epoch its orders alone."""
+        known, here = self.facts.get("ordering"), facts.get("ordering")
+        if self.position or known is None or known == here or (self.rule is None and self.balance is None):
+            return self
+        print(
+            f"hvdgrab: rank {self.rank}: the saved state balanced with {known}, this run with {here}: the orders go on, sums and "
+            "means start anew",
+            file=sys.stderr,
+        )
+        return replace(self, rule=None, balance=None)
 
     def without_own_pairs(self) -> SavedState:
         """Without the finished pairs that waited for their message: the other ranks' are lost, so nobody's can be balanced."""

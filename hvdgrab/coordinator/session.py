@@ -187,6 +187,7 @@ class OrderingSession:
     def restore(self, saved: SavedState) -> None:
         """Continue from a state that this rank has loaded; before the first unit, or between two."""
         saved.check(self.book, self._facts)
+        saved = saved.reordered(self._facts)
         self._saved = saved
         self.book.restore(saved.epoch, saved.position, saved.orders)
         if self._thread is not None:

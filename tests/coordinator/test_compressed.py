@@ -109,6 +109,26 @@ def test_a_state_with_another_compression_is_refused_in_the_middle_of_an_epoch_a
         return rank.epoch()
 
     assert sorted(simulate(gradients, go_on, compression="topk")[0]) == list(range(8))
+    defaults = {"kind": "sketch", "width": 4096, "dtype": "int8"}
+    simulate(gradients, lambda rank: rank.session.restore(middle), compression=defaults)  # spelled out
+
+
+@pytest.mark.parametrize("more", [{"order": "grab"}, {"balance": {"carry_over": True}}])
+def test_sums_of_another_compression_start_anew_at_the_end_of_an_epoch(more, capsys):
+    gradients = random_gradients(1, 8)
+
+    def save(rank: Rank) -> Any:
+        rank.epoch()
+        return rank.session.saved_state()
+
+    state = simulate(gradients, save, compression="sketch", **more)[0]
+
+    def go_on(rank: Rank) -> list[int]:
+        rank.session.restore(state)
+        return rank.epoch()
+
+    assert sorted(simulate(gradients, go_on, compression="none", **more)[0]) == list(range(8))
+    assert "sums and means start anew" in capsys.readouterr().err
 
 
 def test_options_of_another_kind_are_refused():

@@ -158,6 +158,29 @@ def a_loss_scale_that_nobody_named_is_reported(ranks: Ranks) -> None:
     assert sum("grad_scaler=scaler" in text for text in said) == 1, said
     with ranks.refused(UsageError, "must be a torch.amp.GradScaler, not a int"):
         build(ranks, grad_scaler=7)
+    with ranks.refused(UsageError, "must be a torch.amp.GradScaler, not a type"):
+        build(ranks, grad_scaler=torch.amp.GradScaler)
+
+
+@check(0)
+def a_loss_scale_that_is_off_or_vanishes(ranks: Ranks) -> None:
+    """One that is off is not reported; one that float32 cannot divide by drops its pair."""
+    scaler, said = torch.amp.GradScaler("cpu", enabled=False), []
+    job = build(ranks)
+    write = sys.stderr.write
+    sys.stderr.write = lambda text: said.append(text) or write(text)  # type: ignore[assignment]
+    try:
+        for features, classes in job.batches():
+            scaler.scale(job.loss(job.model, features, classes)).backward()
+            scaler.step(job.optimizer)
+            job.optimizer.zero_grad()
+    finally:
+        del sys.stderr.write
+    assert not [text for text in said if "GradScaler" in text], said
+    tiny = build(ranks, grad_scaler=torch.amp.GradScaler("cpu", init_scale=1e-44), config={"compression": "sketch"})
+    for features, classes in tiny.batches():
+        tiny.loss(tiny.model, features, classes).backward()
+    assert all(unit.gradient is not None and not bool(torch.isfinite(unit.gradient).all()) for unit in tiny.units)
 
 
 @check(0, 2, cases={"none": "none", "sketch": {"kind": "sketch", "width": 32}})
@@ -181,6 +204,20 @@ def normalised_layers_count_alike(ranks: Ranks) -> None:
         for entry in job.optimizer._table.entries:
             mine, theirs = (vector[entry.start : entry.start + entry.length] for vector in (unit.gradient, plain))
             assert torch.allclose(mine, theirs / theirs.norm(), atol=1e-6)
+
+
+@check(0)
+def normalised_sparse_gradients_have_norm_one(ranks: Ranks) -> None:
+    """Also where a word occurs twice: its two rows are one of the gradient."""
+    model = nn.Sequential(nn.EmbeddingBag(7, 4, sparse=True, mode="sum"), nn.Linear(4, CLASSES))
+    data = dataset(20)
+    data.tensors = (torch.ones(20, 3, dtype=torch.int64), *data.tensors[1:])
+    job = build(ranks, model=model, data=data, config={"normalise_layers": True})
+    job.epoch()
+    entry = job.optimizer._table.entries[0]
+    for unit in job.units:
+        assert unit.gradient is not None
+        assert abs(float(unit.gradient[entry.start : entry.start + entry.length].norm()) - 1) < 1e-5
 
 
 @check(2, soak=(4,))

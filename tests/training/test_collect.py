@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -13,6 +13,7 @@ from hvdgrab.collect import DenseCollector, NoCollector, StreamCollector, build_
 from hvdgrab.compression.fold import FoldSketch
 from hvdgrab.compression.rows import POOL
 from hvdgrab.coordinator.unit import UnitGradient, Views
+from hvdgrab.errors import UsageError
 from hvdgrab.parameters import ParameterTable
 
 WIDTH = 5
@@ -76,6 +77,7 @@ def test_each_collector_gives_the_views_of_the_whole(kind):
     st.sampled_from([torch.float32, torch.float16, torch.float64]),
 )
 def test_streaming_is_folding_whatever_the_order_of_the_hooks(lengths, random, dtype):
+    assume(sum(lengths))
     shapes = [(length,) for length in lengths]
     wanted, parameters = views(), table(*shapes)
     collector = StreamCollector(parameters, wanted, torch.device("cpu"))
@@ -168,6 +170,33 @@ def test_layers_that_take_no_part_have_no_coordinates():
     parameters = table((3,), (4,), (5,), layers=["p00", "*2"])
     assert [entry.length for entry in parameters.entries] == [3, 0, 5]
     assert parameters.dimension == 8
+
+
+def test_a_layer_that_takes_no_part_may_be_larger_than_all_that_does():
+    parameters = table((3,), (100, 100), (2 * PERIOD,), (5,), layers=["p00", "p03"])
+    wanted = views()
+    collector = StreamCollector(parameters, wanted, torch.device("cpu"))
+    collector.take(3, integers((5,), 1), 1.0)
+    assert equal(collector.finish(), dense_views(wanted, [torch.zeros(3), integers((5,), 1)]))
+    with pytest.raises(UsageError, match="no values at all"):
+        table((3,), (0,), layers=["p01"])
+
+
+def test_a_sparse_gradient_without_rows_adds_nothing():
+    wanted, parameters = views(), table((200, 7))
+    collector = StreamCollector(parameters, wanted, torch.device("cpu"))
+    nothing = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, 7), (200, 7), check_invariants=True)
+    collector.take(0, nothing, 1.0)
+    found = collector.finish()
+    assert found is not None and found.vector is not None and not found.vector.any()
+
+
+def test_names_of_a_compiled_module_are_those_of_the_module():
+    model = nn.Linear(3, 2)
+    compiled = torch.compile(model, backend="eager")
+    tables = [ParameterTable(torch.optim.SGD(model.parameters(), lr=0.1), one, ["wei*"]) for one in (model, compiled)]
+    assert [entry.length for entry in tables[1].entries] == [0, 6]
+    assert tables[0].digest() == tables[1].digest()
 
 
 def test_the_collector_with_the_least_memory_is_chosen():
