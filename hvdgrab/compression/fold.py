@@ -8,8 +8,9 @@ example, 32 columns wide, inner products were 2 to 3 times as noisy with 4,096 b
 Its sign is that of its block (64 rows) times that of its place in the pool (row mod 64, bucket): coordinates that share a bucket
 have pairwise independent signs, hence E‖S(x)‖² = ‖x‖² over the seeds.  One block has one sign: where its blocks are alike, as
 those of a matrix of a million values that is nearly of rank one, inner products of a single seed are up to 10 times as noisy as a
-count sketch's (measured: errors of .03–.14 instead of .013), which was not seen to change the orders' bound.  Signs are hashes of (seed, coordinate) alone: never of a device, rank,
-thread or call.
+count sketch's (measured: errors of .03–.14 instead of .013), which was not seen to change the orders' bound.
+
+Signs are hashes of (seed, coordinate) alone: never of a device, rank, thread or call.
 """
 
 from __future__ import annotations
