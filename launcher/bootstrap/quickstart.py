@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -38,12 +39,14 @@ def run_quickstart(setup: Callable[[], int], venv: Path, root: Path, environ: Ma
 
 def run_job(argv: list[str], root: Path, environ: Mapping[str, str]) -> int:
     """Run the job in the foreground. Ctrl-C reaches the launcher too, which stops the ranks: its end is waited for."""
-    with subprocess.Popen(argv, cwd=root, env=dict(environ)) as process:
-        while True:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:
-                continue
+    # A handler and not `except KeyboardInterrupt`: the key may come before the process is there to be waited for.  What is run
+    # starts with the default again.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with subprocess.Popen(argv, cwd=root, env=dict(environ)) as process:
+            return process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def job_directories(root: Path) -> list[Path]:

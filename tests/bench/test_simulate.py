@@ -58,9 +58,9 @@ def test_simulated_ranks_train_as_real_ones_do() -> None:
     """Two real ranks under mpirun and two in one process: the same losses, epoch after epoch, hence the same orders."""
     find_mpirun()
     need_horovod()
-    simulated = Simulation("digits", Variant("cd-grab", "none"), 3, ranks=2, limit=120, batch_size=4).run(3)
+    simulated = Simulation("digits", Variant("cd-grab", "none"), 3, ranks=2, limit=64, batch_size=4).run(3)
     site = Site(2, oversubscribe=True, allow_root=os.geteuid() == 0, timeout=300)
-    real = measure(site, "digits", Variant("cd-grab", "none"), 3, ["--limit", "120", "--batch-size", "4", "--epochs", "3"])
+    real = measure(site, "digits", Variant("cd-grab", "none"), 3, ["--limit", "64", "--batch-size", "4", "--epochs", "3"])
     assert simulated.full_loss == pytest.approx(real.full_loss, rel=1e-4)
     assert simulated.train_loss == pytest.approx(real.train_loss, rel=1e-4)
     # The sketches number the coordinates differently, so the estimates differ by their noise.

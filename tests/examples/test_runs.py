@@ -87,6 +87,7 @@ def test_on_two_ranks(name: str) -> None:
     assert all("full_loss" in record.extra for record in records)
 
 
+@pytest.mark.soak
 def test_on_two_ranks_with_accumulation() -> None:
     records = _mpirun("digits", "--backward-passes", "3")
     assert len(records) == 2

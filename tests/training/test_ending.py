@@ -23,7 +23,7 @@ def run(real_ranks: Start, size: int, how: str, directory: Path, timeout: float 
     return ended, over - (marks[0] if marks else over)
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.soak)])
 def test_a_rank_that_raises_ends_the_job_in_seconds(real_ranks: Start, size: int, tmp_path: Path) -> None:
     ended, seconds = run(real_ranks, size, "raise", tmp_path)
     assert ended.code != 0
