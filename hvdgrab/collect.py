@@ -59,7 +59,6 @@ class DenseCollector:
 
     def __init__(self, table: ParameterTable, views: Views, device: torch.device) -> None:
         self._views = views
-        self._entries = table.entries
         self._vector = torch.zeros(table.dimension, dtype=torch.float32, device=device)
         self._parts = [self._vector[entry.start : entry.start + entry.length] for entry in table.entries]
         self._seen = [False] * len(table.entries)

@@ -31,6 +31,8 @@ class Parts:
     pairs_per_message: int
     views: Views
     coordinator: Coordinator
+    ordering: str
+    """The settings without which a running sum means something else; `SavedState` compares them."""
     said: str
     """What is balanced and what it costs on the wire, for a line at the start."""
 
@@ -62,12 +64,12 @@ def make_parts(config: GraBConfig, book: OrderBook, dimension: int) -> Parts:
         f"{dimension:,} gradient values as {config.compression.kind} ({width:,} values, {wire:,} bytes a pair and rank, "
         f"{room} pairs a message)"
     )
-    return Parts(width, room, views, _coordinator(config, book, dimension, compressor, room), said)
+    coordinator = _coordinator(config, book, dimension, compressor, room)
+    return Parts(width, room, views, coordinator, _ordering(config, compressor), said)
 
 
-def ordering_facts(config: GraBConfig) -> str:
-    """The settings without which a running sum means something else, as they differ from the defaults."""
-    info = _compressor(config).info
+def _ordering(config: GraBConfig, compressor: Compressor) -> str:
+    info = compressor.info
     parts: dict[str, Any] = {
         "compression": [info.kind, *(f"{name}={value}" for name, value in info.options if name != "seed")],
         "balance": config.balance.model_dump(mode="json", exclude_defaults=True, exclude={"backend"}),

@@ -31,7 +31,7 @@ from hvdgrab.coordinator.handshake import shake_hands
 from hvdgrab.coordinator.journal import Journal
 from hvdgrab.coordinator.messages import Header, Kind, PairMessage
 from hvdgrab.coordinator.pairing import CPU, PairBuffer
-from hvdgrab.coordinator.parts import BOUND_WIDTH, make_parts, ordering_facts
+from hvdgrab.coordinator.parts import BOUND_WIDTH, make_parts
 from hvdgrab.coordinator.saved import SavedState, fetch_state
 from hvdgrab.coordinator.staging import LateMeter
 from hvdgrab.coordinator.unit import UnitGradient
@@ -67,8 +67,8 @@ class OrderingSession:
     ) -> None:
         self.config, self.book, self.journal = config, book, journal
         self._dimension, self._device = dimension, device
-        self._facts = {**facts, "ordering": ordering_facts(config)}
         self._parts = make_parts(config, book, dimension)
+        self._facts = {**facts, "ordering": self._parts.ordering}
         self._coordinator = self._parts.coordinator
         self.views = self._parts.views
         """What of a unit's gradient `unit` must be given."""

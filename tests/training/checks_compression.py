@@ -101,6 +101,20 @@ def streaming_of_sparse_gradients(ranks: Ranks, as_dense: bool) -> None:
     ranks.same(job.weights())
 
 
+def scaled_step(ranks: Ranks, job: Job, scaler: Any, unscale: bool = False) -> None:
+    """A step through the scaler, with Horovod as its documentation has it."""
+    if ranks.hvd:
+        job.optimizer.synchronize()
+        if unscale:
+            scaler.unscale_(job.optimizer)
+        with job.optimizer.skip_synchronize():
+            scaler.step(job.optimizer)
+    else:
+        scaler.step(job.optimizer)
+    scaler.update()
+    job.optimizer.zero_grad()
+
+
 @check(0, 1, 2)
 def a_changing_loss_scale_is_divided_out(ranks: Ranks) -> None:
     """The factor doubles between the two units of a pair; an overflow drops its pair and skips a step, and shifts nothing."""
@@ -112,15 +126,7 @@ def a_changing_loss_scale_is_divided_out(ranks: Ranks) -> None:
         loss = job.loss(job.model, features, classes) * (float("inf") if number == 4 else 1.0)
         scaler.scale(loss).backward()
         scales.append(scaler.get_scale())
-        if ranks.hvd:
-            job.optimizer.synchronize()
-            scaler.unscale_(job.optimizer)
-            with job.optimizer.skip_synchronize():
-                scaler.step(job.optimizer)
-        else:
-            scaler.step(job.optimizer)
-        scaler.update()
-        job.optimizer.zero_grad()
+        scaled_step(ranks, job, scaler, unscale=True)
     assert len(set(scales)) > 5, scales
     projection = job.optimizer._session.views.projection
     for number, (unit, plain) in enumerate(zip(job.units, job.references, strict=True)):
@@ -138,23 +144,11 @@ def a_changing_loss_scale_is_divided_out(ranks: Ranks) -> None:
 
 @check(0, 2)
 def a_loss_scale_that_nobody_named_is_reported(ranks: Ranks) -> None:
-    scaler, said = torch.amp.GradScaler("cpu", init_scale=4.0), []
-    job = build(ranks)
-    write = sys.stderr.write
-    sys.stderr.write = lambda text: said.append(text) or write(text)  # type: ignore[assignment]
-    try:
+    scaler, job = torch.amp.GradScaler("cpu", init_scale=4.0), build(ranks)
+    with ranks.heard() as said:
         for features, classes in job.batches():
             scaler.scale(job.loss(job.model, features, classes)).backward()
-            if ranks.hvd:
-                job.optimizer.synchronize()
-                with job.optimizer.skip_synchronize():
-                    scaler.step(job.optimizer)
-            else:
-                scaler.step(job.optimizer)
-            scaler.update()
-            job.optimizer.zero_grad()
-    finally:
-        del sys.stderr.write
+            scaled_step(ranks, job, scaler)
     assert sum("grad_scaler=scaler" in text for text in said) == 1, said
     with ranks.refused(UsageError, "must be a torch.amp.GradScaler, not a int"):
         build(ranks, grad_scaler=7)
@@ -165,17 +159,11 @@ def a_loss_scale_that_nobody_named_is_reported(ranks: Ranks) -> None:
 @check(0)
 def a_loss_scale_that_is_off_or_vanishes(ranks: Ranks) -> None:
     """One that is off is not reported; one that float32 cannot divide by drops its pair."""
-    scaler, said = torch.amp.GradScaler("cpu", enabled=False), []
-    job = build(ranks)
-    write = sys.stderr.write
-    sys.stderr.write = lambda text: said.append(text) or write(text)  # type: ignore[assignment]
-    try:
+    scaler, job = torch.amp.GradScaler("cpu", enabled=False), build(ranks)
+    with ranks.heard() as said:
         for features, classes in job.batches():
             scaler.scale(job.loss(job.model, features, classes)).backward()
-            scaler.step(job.optimizer)
-            job.optimizer.zero_grad()
-    finally:
-        del sys.stderr.write
+            scaled_step(ranks, job, scaler)
     assert not [text for text in said if "GradScaler" in text], said
     tiny = build(ranks, grad_scaler=torch.amp.GradScaler("cpu", init_scale=1e-44), config={"compression": "sketch"})
     for features, classes in tiny.batches():

@@ -121,6 +121,14 @@ class Ranks:
             return
         raise AssertionError(f"nothing was refused; expected {kind.__name__}")
 
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[list[str]]:
+        """What this rank's Python writes to standard error inside the block, which still goes there."""
+        said: list[str] = []
+        write = sys.stderr.write
+        with mock.patch.object(sys.stderr, "write", lambda text: said.append(text) or write(text)):
+            yield said
+
     def environment(self, **values: str) -> None:
         """Set environment variables until the check is over."""
         self.stack.enter_context(mock.patch.dict(os.environ, values))
