@@ -35,6 +35,12 @@ class Communicator(Protocol):
     def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:
         """Bring every rank's ``send`` to ``receive`` (size, *send.shape) on ``root``; elsewhere ``receive`` is None."""
 
+    def allgather(self, send: Buffer, receive: Buffer) -> None:
+        """Bring every rank's ``send`` to ``receive`` (size, *send.shape) on every rank."""
+
+    def alltoall(self, send: Buffer, receive: Buffer) -> None:
+        """Bring block ``send[j]`` to rank j, and every rank's block for this one to ``receive``; both (size, *block.shape)."""
+
     def broadcast(self, buffer: Buffer, root: int) -> None:
         """Overwrite ``buffer`` with the one of ``root``; shape and dtype must agree on all ranks."""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CHUNK_ELEMENTS = 2**30
 """Elements in one MPI message: counts are C ints, so 2³¹ is out of reach."""
 
-_GATHER_TAG, _NOTICE_TAG = 1, 2
+_GATHER_TAG, _NOTICE_TAG, _EXCHANGE_TAG = 1, 2, 3
 
 _LEFT_BEHIND: list[Any] = []
 """Notices that were still on their way when their communicator was closed: MPI reads their buffers as long as it runs."""
@@ -64,9 +64,28 @@ class MPICommunicator:
         assert receive is not None
         receive[root] = send
         others = [rank for rank in range(self.size) if rank != root]
-        parts = {rank: [comm.Irecv(part, rank, _GATHER_TAG) for part in self._chunks(receive[rank])] for rank in others}
+        parts = {rank: [comm.Irecv(part, rank, _GATHER_TAG) for part in self._chunks(receive[rank, ...])] for rank in others}
         for rank in others:  # all are on their way; this is only the order in which they are noticed
             self._wait(parts[rank], "gather", rank)
+
+    def allgather(self, send: Buffer, receive: Buffer) -> None:
+        """See `Communicator.allgather`: every rank sends to every other."""
+        self._exchange(dict.fromkeys(range(self.size), send), receive, "allgather")
+
+    def alltoall(self, send: Buffer, receive: Buffer) -> None:
+        """See `Communicator.alltoall`."""
+        self._exchange({rank: send[rank, ...] for rank in range(self.size)}, receive, "alltoall")
+
+    def _exchange(self, outgoing: dict[int, Buffer], receive: Buffer, what: str) -> None:
+        """Send ``outgoing[rank]`` to every rank and fill the rows of ``receive``, next ranks first, to spread the load."""
+        comm = self._open()
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        incoming = {rank: [comm.Irecv(part, rank, _EXCHANGE_TAG) for part in self._chunks(receive[rank, ...])] for rank in others}
+        sent = [comm.Isend(part, rank, _EXCHANGE_TAG) for rank in others for part in self._chunks(outgoing[rank])]
+        receive[self.rank] = outgoing[self.rank]
+        for rank in others:
+            self._wait(incoming[rank], what, rank)
+        self._wait(sent, what)
 
     def broadcast(self, buffer: Buffer, root: int) -> None:
         """See `Communicator.broadcast`."""

@@ -58,6 +58,16 @@ class ThreadCommunicator:
             for rank, part in parts.items():
                 receive[rank] = part
 
+    def allgather(self, send: Buffer, receive: Buffer) -> None:
+        """See `Communicator.allgather`."""
+        for rank, part in self._meet(("allgather", send.shape, send.dtype.str), send).items():
+            receive[rank] = part
+
+    def alltoall(self, send: Buffer, receive: Buffer) -> None:
+        """See `Communicator.alltoall`."""
+        for rank, blocks in self._meet(("alltoall", send.shape, send.dtype.str), send).items():
+            receive[rank] = blocks[self.rank]
+
     def broadcast(self, buffer: Buffer, root: int) -> None:
         """See `Communicator.broadcast`."""
         parts = self._meet(("broadcast", buffer.shape, buffer.dtype.str, root), buffer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from hvdgrab.comm.communicator import Communicator, broadcast_bytes, gather_bytes
@@ -50,6 +52,48 @@ def reduce_adds_elementwise(comm: Communicator) -> None:
     comm.reduce_sum(send, total, comm.size - 1)
     if total is not None:
         assert (total == np.arange(6).reshape(2, 3) * (comm.size * (comm.size + 1) // 2)).all()
+
+
+def allgather_brings_rows_in_rank_order_to_all(comm: Communicator) -> None:
+    for shape, dtype in (((1,), np.int64), ((3, 5), np.float32), ((2, 0), np.uint8), ((7,), np.uint8), ((), np.float64)):
+        send = np.arange(np.prod(shape, dtype=int), dtype=dtype).reshape(shape) + dtype(comm.rank)
+        receive = np.full((comm.size, *shape), 99, dtype=dtype)
+        comm.allgather(send, receive)
+        send += dtype(100)
+        comm.allgather(send, np.empty_like(receive))
+        for rank in range(comm.size):
+            assert (receive[rank] == np.arange(send.size, dtype=dtype).reshape(shape) + dtype(rank)).all()
+
+
+def allgather_fills_rows_of_a_larger_buffer(comm: Communicator) -> None:
+    buffer = np.full((comm.size, 3, 4), -1, dtype=np.float32)
+    comm.allgather(np.full((2, 4), comm.rank, dtype=np.float32), buffer[:, :2])
+    assert (buffer[:, :2] == np.arange(comm.size)[:, None, None]).all()
+    assert (buffer[:, 2] == -1).all()
+
+
+def alltoall_brings_each_block_to_its_rank(comm: Communicator) -> None:
+    for shape, dtype in (((1,), np.int64), ((3, 5), np.float32), ((2, 0), np.uint8), ((7,), np.uint8)):
+        numbers = np.arange(comm.size, dtype=dtype).reshape(-1, *[1] * len(shape))
+        send = np.broadcast_to(numbers + dtype(10 * comm.rank), (comm.size, *shape)).copy()
+        receive = np.full((comm.size, *shape), 99, dtype=dtype)
+        comm.alltoall(send, receive)
+        send[...] = 77
+        comm.alltoall(send, np.empty_like(receive))
+        assert (receive == 10 * numbers + dtype(comm.rank)).all()
+
+
+def exchanges_of_unequal_ranks_do_not_mix(comm: Communicator) -> None:
+    """Ranks come to a call at different times; what a fast one sends for the next call is not taken for this one."""
+    for number in range(20):
+        if comm.rank == number % comm.size:
+            time.sleep(0.002)
+        row = np.array([number, comm.rank], dtype=np.int64)
+        receive = np.empty((comm.size, 2), dtype=np.int64)
+        comm.allgather(row, receive)
+        assert receive.tolist() == [[number, rank] for rank in range(comm.size)]
+        comm.alltoall(receive + 1000, receive_blocks := np.empty_like(receive))
+        assert receive_blocks.tolist() == [[number + 1000, comm.rank + 1000]] * comm.size
 
 
 def bytes_of_different_lengths_arrive(comm: Communicator) -> None:
@@ -126,6 +170,10 @@ CHECKS = [
     buffers_may_be_changed_after_a_call,
     broadcast_overwrites_all_but_the_root,
     reduce_adds_elementwise,
+    allgather_brings_rows_in_rank_order_to_all,
+    allgather_fills_rows_of_a_larger_buffer,
+    alltoall_brings_each_block_to_its_rank,
+    exchanges_of_unequal_ranks_do_not_mix,
     bytes_of_different_lengths_arrive,
     many_calls_keep_their_order,
     notices_arrive_once_and_in_the_order_of_their_sender,
