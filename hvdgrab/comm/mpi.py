@@ -80,8 +80,9 @@ class MPICommunicator:
         """Send ``outgoing[rank]`` to every rank and fill the rows of ``receive``, next ranks first, to spread the load."""
         comm = self._open()
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        parts = [(part, rank) for rank in others for part in self._chunks(outgoing[rank])]
         incoming = {rank: [comm.Irecv(part, rank, _EXCHANGE_TAG) for part in self._chunks(receive[rank, ...])] for rank in others}
-        sent = [comm.Isend(part, rank, _EXCHANGE_TAG) for rank in others for part in self._chunks(outgoing[rank])]
+        sent = [comm.Isend(part, rank, _EXCHANGE_TAG) for part, rank in parts]
         receive[self.rank] = outgoing[self.rank]
         for rank in others:
             self._wait(incoming[rank], what, rank)

@@ -56,7 +56,7 @@ def reduce_adds_elementwise(comm: Communicator) -> None:
 
 def allgather_brings_rows_in_rank_order_to_all(comm: Communicator) -> None:
     for shape, dtype in (((1,), np.int64), ((3, 5), np.float32), ((2, 0), np.uint8), ((7,), np.uint8), ((), np.float64)):
-        send = np.arange(np.prod(shape, dtype=int), dtype=dtype).reshape(shape) + dtype(comm.rank)
+        send = np.array(np.arange(np.prod(shape, dtype=int), dtype=dtype).reshape(shape) + dtype(comm.rank))
         receive = np.full((comm.size, *shape), 99, dtype=dtype)
         comm.allgather(send, receive)
         send += dtype(100)
