@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.launcher.helpers import CHECKOUT, clean_environment
 
 FORBIDDEN = {"torch", "mpi4py", "horovod", "numpy"}
-ALLOWED_OF_HVDGRAB = {"hvdgrab", "hvdgrab.config", "hvdgrab.errors"}
+ALLOWED_OF_HVDGRAB = {"hvdgrab", "hvdgrab.config", "hvdgrab.config.sections", "hvdgrab.config.settings", "hvdgrab.errors"}
 MODULES = sorted(path for path in (CHECKOUT / "launcher").rglob("*.py") if "bootstrap" not in path.parts)
 
 

@@ -7,10 +7,12 @@ as JSON in the environment variable ``HVDGRAB_GRAB``; `GraBConfig.from_environme
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from hvdgrab.config.sections import BalanceConfig, CommunicationConfig, CompressionConfig, ReorderConfig
 from hvdgrab.errors import ConfigError
 
 ENVIRONMENT_VARIABLE = "HVDGRAB_GRAB"
@@ -26,96 +28,10 @@ GRADIENT_ORDERS = ("grab", "recursive", "id-grab", "cd-grab")
 SINGLE_RANK_ORDERS = ("grab", "recursive")
 """Those among them that order one rank alone."""
 
+Coordinator = Literal["designated", "replicated", "sharded", "server", "independent"]
+COORDINATORS: tuple[str, ...] = get_args(Coordinator)
+
 BoundMode = Literal["sketch", "exact", "off"]
-
-
-CompressionKind = Literal["none", "fp16", "bf16", "int8", "topk", "sketch"]
-_OPTIONS_OF_KIND: dict[str, tuple[str, ...]] = {
-    "none": (),
-    "fp16": (),
-    "bf16": (),
-    "int8": ("block",),
-    "topk": ("ratio", "k", "dtype"),
-    "sketch": ("width", "dtype"),
-}
-_DTYPES_OF_KIND = {"topk": ("fp32", "fp16"), "sketch": ("fp32", "fp16", "int8", "sign")}
-
-
-class CompressionConfig(BaseModel):
-    """How a pair difference travels to the rank that balances it.  An option that is not given has the kind's own default.
-
-    In YAML a kind alone may stand for the whole section: ``compression: topk``.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kind: CompressionKind = "sketch"
-    """``none``: the dense fp32 difference, 4 bytes a parameter; ``fp16`` ``bf16`` ``int8``: the same in fewer bits; ``topk``: its
-    largest values with their places; ``sketch``: a linear sketch of fixed width, whatever the model's size."""
-
-    width: int | None = Field(default=None, ge=1, le=2**24)
-    """``sketch``: values of the sketch."""
-
-    dtype: Literal["fp32", "fp16", "int8", "sign"] | None = None
-    """``sketch`` and ``topk``: how a value travels."""
-
-    ratio: float | None = Field(default=None, gt=0, le=1)
-    """``topk``: the share of the values that travels."""
-
-    k: int | None = Field(default=None, ge=1)
-    """``topk``: their number, instead of ``ratio``."""
-
-    block: int | None = Field(default=None, ge=1, le=2**20)
-    """``int8``: values that share a scale."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _kind_alone(cls, value: Any) -> Any:
-        return {"kind": value} if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _options_fit(self) -> CompressionConfig:
-        valid = _OPTIONS_OF_KIND[self.kind]
-        foreign = [name for name in self.options() if name not in valid]
-        if foreign:
-            raise ValueError(
-                f"compression kind '{self.kind}' has no option {', '.join(foreign)}; it takes {', '.join(valid) or 'none'}"
-            )
-        if self.ratio is not None and self.k is not None:
-            raise ValueError("give either ratio or k, not both")
-        if self.dtype is not None and self.dtype not in _DTYPES_OF_KIND[self.kind]:
-            raise ValueError(
-                f"compression kind '{self.kind}' has no dtype '{self.dtype}'; valid are {', '.join(_DTYPES_OF_KIND[self.kind])}"
-            )
-        return self
-
-    def options(self) -> dict[str, Any]:
-        """The options that were given, for `hvdgrab.compression.build_compressor`."""
-        given = {name: getattr(self, name) for name in ("width", "dtype", "ratio", "k", "block")}
-        return {name: value for name, value in given.items() if value is not None}
-
-
-class BalanceConfig(BaseModel):
-    """How pair differences are balanced."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    backend: Literal["auto", "reference", "numba", "torch", "triton"] = "auto"
-    """What computes the signs; ``auto`` chooses by device, width and number of vectors, and says what it chose.  A backend that
-    is asked for by name is never replaced."""
-
-    sign_rule: Literal["greedy", "walk", "halving"] = "greedy"
-    """``greedy``: the sign that makes the running sum smaller; ``walk``: the self-balancing walk, random with a bias against the
-    sum; ``halving``: kernel halving, the same with a threshold that tunes itself."""
-
-    carry_over: bool = False
-    """Keep the running sum from epoch to epoch instead of starting each at zero."""
-
-    damping: float = Field(default=1.0, gt=0, le=1)
-    """What the running sum is multiplied by before each vector; 1 forgets nothing."""
-
-    precision: Literal["fp32", "fp64"] = "fp32"
-    """Of the running sum and the inner products with it."""
 
 
 class GraBConfig(BaseModel):
@@ -138,12 +54,21 @@ class GraBConfig(BaseModel):
     pairs_per_message: int | None = Field(default=None, ge=1, le=2**16)
     """Pair differences that travel together; by default as many as fit into 64 KiB, at most 16."""
 
+    coordinator: Coordinator = "designated"
+    """Who balances the pairs of ``cd-grab``: ``designated`` one rank for all; ``replicated`` every rank for itself, all alike;
+    ``sharded`` all together, each its part of the coordinates, exactly; ``server`` a process that does not train;
+    ``independent`` each rank its own pairs alone, another name of ``order: id-grab``."""
+
     designated_rank: int = Field(default=0, ge=0)
-    """The rank that balances the pairs of all ranks."""
+    """``designated``: the rank that balances the pairs of all ranks."""
+
+    reorder: ReorderConfig = ReorderConfig()
 
     compression: CompressionConfig = CompressionConfig()
 
     balance: BalanceConfig = BalanceConfig()
+
+    communication: CommunicationConfig = CommunicationConfig()
 
     layers: tuple[str, ...] | None = None
     """Glob patterns of parameter names: only these parameters' gradients order the data; by default all do."""
@@ -162,6 +87,70 @@ class GraBConfig(BaseModel):
 
     stall_timeout: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
     """Seconds after which that wait ends the job."""
+
+    debug: bool = False
+    """Print the first ten units of every rank's order at the beginning of every epoch."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follow_the_coordinator(cls, value: Any) -> Any:
+        """What a coordinator implies where the user leaves it open; what the user says is never replaced."""
+        if not isinstance(value, dict):
+            return value
+        implied = {"independent": {"order": "id-grab"}, "sharded": {"compression": "none"}}
+        name = value.get("coordinator")
+        return {**implied.get(name, {}), **value} if isinstance(name, str) else value
+
+    @model_validator(mode="after")
+    def _settings_fit(self) -> GraBConfig:
+        for wrong, text in self._contradictions():
+            if wrong:
+                raise ValueError(text)
+        return self
+
+    def _contradictions(self) -> Iterator[tuple[bool, str]]:
+        name, backend = self.coordinator, self.balance.backend
+        yield (
+            name == "independent" and self.order != "id-grab",
+            (f"coordinator 'independent' is another name of order 'id-grab', but order is '{self.order}': leave one of them out"),
+        )
+        yield (
+            self.order == "id-grab" and name in ("replicated", "sharded", "server"),
+            (
+                f"order 'id-grab' balances on every rank alone, coordinator '{name}' brings the ranks together: choose order "
+                "'cd-grab', or leave coordinator out"
+            ),
+        )
+        yield (
+            name == "server" and self.order != "cd-grab",
+            (
+                f"coordinator 'server' is a process that balances for order 'cd-grab'; with order '{self.order}' it would have "
+                "nothing to do: choose another coordinator"
+            ),
+        )
+        yield (
+            name != "designated" and self.designated_rank != 0,
+            (f"designated_rank is {self.designated_rank}, but coordinator '{name}' has no designated rank: leave it out"),
+        )
+        yield (
+            name == "sharded" and self.compression.kind != "none",
+            (
+                f"coordinator 'sharded' balances the exact differences, each rank a part of their coordinates: compression "
+                f"'{self.compression.kind}' would make them others. Leave compression out, or choose coordinator 'designated', "
+                "which costs less on the wire with a sketch or top-k"
+            ),
+        )
+        yield (
+            name == "sharded" and backend not in ("auto", "torch"),
+            (
+                f"coordinator 'sharded' balances with torch, in block Gram form over all ranks: balance.backend '{backend}' "
+                "cannot do that; leave it out"
+            ),
+        )
+        yield (
+            self.reorder.while_falling and self.bound == "off",
+            ("reorder.while_falling needs the herding bound, but bound is 'off': set bound to 'sketch', or leave it out"),
+        )
 
     @field_validator("layers", mode="before")
     @classmethod
