@@ -7,7 +7,8 @@ traceback::
     ├── UsageError            2   the command line cannot be understood, or names a job that is not there
     ├── SpecError             2   the YAML or a ``--set`` is wrong; holds one `Problem` per fault
     ├── PlanError             2   the spec is right but cannot run on this host, or lacks a consent
-    └── BackendError          1   the program that should start the ranks could not be started
+    ├── BackendError          1   the program that should start the ranks could not be started
+    └── UnreachableError      3   the daemon or the scheduler cannot be reached
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Problem:
     """One fault of a spec: where it is and what would be right."""
 
     source: str
-    """The file's path as the user wrote it, or the ``--set`` option in full."""
+    """The file's path as the user wrote it, or the ``--set`` option in full; '' where it is not known."""
     line: int | None
     """Line in that file, from 1; None for an option."""
     path: str
@@ -49,7 +50,7 @@ class Problem:
 
     def __str__(self) -> str:
         place = self.source if self.line is None else f"{self.source}:{self.line}"
-        return f"{place}: {self.path}: {self.message}" if self.path else f"{place}: {self.message}"
+        return ": ".join(part for part in (place, self.path, self.message) if part)
 
 
 class SpecError(LauncherError):
@@ -67,6 +68,16 @@ class PlanError(LauncherError):
 
     exit_code = EXIT_USAGE
 
+    def __init__(self, fault: str | Sequence[Problem]) -> None:
+        self.problems = () if isinstance(fault, str) else tuple(fault)
+        super().__init__(fault if isinstance(fault, str) else "\n".join(str(problem) for problem in self.problems))
+
 
 class BackendError(LauncherError):
     """The program that should start the ranks could not be started."""
+
+
+class UnreachableError(LauncherError):
+    """The daemon or the scheduler cannot be reached, or cannot take what it is asked now."""
+
+    exit_code = EXIT_UNREACHABLE

@@ -1,0 +1,128 @@
+"""Starting, stopping and asking for the daemon from outside."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import launcher
+from launcher.daemon.dirs import Dirs
+from launcher.errors import UnreachableError
+
+START_SECONDS = 90.0
+"""A daemon that takes over from another host waits out its lease first."""
+STOP_SECONDS = 30.0
+_KEPT = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "TZ",
+    "TMPDIR",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+)
+_KEPT_PREFIXES = ("HVDGRAB_", "XDG_", "PYTHON", "LC_")
+_READY = b"ready\n"
+
+
+def start(dirs: Dirs, seconds: float = START_SECONDS) -> int:
+    """Start a daemon in the background; returns its process id when it answers.
+
+    Where another start was quicker, that one's daemon is as good.
+
+    Raises:
+        UnreachableError: where it did not come up; the text is what it said.
+    """
+    dirs.make()
+    read, write = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "launcher.daemon", "--ready-fd", str(write)],
+            cwd="/", env=daemon_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, pass_fds=(write,),
+        )  # fmt: skip
+    finally:
+        os.close(write)
+    try:
+        said = _hear(read, seconds)
+    finally:
+        os.close(read)
+    if said.endswith(_READY):
+        return process.pid
+    if process.poll() is None and not said:
+        raise UnreachableError(f"the daemon was not ready within {seconds:.0f} s; its log: {dirs.log}")
+    raise UnreachableError(said.decode("utf-8", "replace").strip() or f"the daemon ended at once; its log: {dirs.log}")
+
+
+def daemon_environment() -> dict[str, str]:
+    """What a daemon needs of the environment of whoever starts it: neither secrets nor an outer job's variables."""
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
+    for name in ("HVDGRAB_JOB_ID", "HVDGRAB_JOB_DIR", "HVDGRAB_ATTEMPT", "HVDGRAB_GRAB"):
+        kept.pop(name, None)
+    root = str(Path(launcher.__file__).resolve().parent.parent)
+    others = [part for part in kept.get("PYTHONPATH", "").split(":") if part and part != root]
+    return {**kept, "PYTHONPATH": ":".join([root, *others]), "PYTHONSAFEPATH": "1"}
+
+
+def _hear(read: int, seconds: float) -> bytes:
+    said = b""
+    end = time.monotonic() + seconds
+    while not said.endswith(_READY) and (left := end - time.monotonic()) > 0:
+        if select.select([read], [], [], left)[0]:
+            part = os.read(read, 4096)
+            if not part:
+                break
+            said += part
+    return said
+
+
+def tell(ready_fd: int | None, text: str | None = None) -> None:
+    """Say to whoever started this daemon that it is ready, or why it is not."""
+    if ready_fd is None:
+        if text is not None:
+            print(f"hvdgrab-launch: {text}", file=sys.stderr)
+        return
+    try:
+        os.write(ready_fd, _READY if text is None else text.encode("utf-8", "backslashreplace"))
+        os.close(ready_fd)
+    except OSError:
+        return  # who started it has gone
+
+
+def stop(dirs: Dirs, seconds: float = STOP_SECONDS) -> bool:
+    """End the daemon of this user on this host, and wait until it has gone; returns whether there was one.  Jobs go on running.
+
+    Raises:
+        UnreachableError: where it does not end.
+    """
+    from launcher.client import Client
+    from launcher.process.identity import alive, start_ticks
+
+    try:
+        client = Client.connect(start=False, dirs=dirs)
+        pid = client.status().pid
+        started = start_ticks(pid)
+        client.stop()
+    except UnreachableError:
+        return False
+    end = time.monotonic() + seconds
+    while alive(pid, started):
+        if time.monotonic() > end:
+            raise UnreachableError(f"the daemon with process id {pid} was asked to end, but lives after {seconds:.0f} s")
+        time.sleep(0.05)
+    return True
+
+
+def run(dirs: Dirs) -> int:
+    """Be the daemon, in the foreground; returns the exit code."""
+    from launcher.daemon.main import run as run_daemon
+
+    return run_daemon(dirs, None)

@@ -1,0 +1,134 @@
+"""Where the daemon keeps things.
+
+* The **state directory**, ``$HVDGRAB_STATE``, else ``$XDG_STATE_HOME/hvdgrab``, else ``~/.local/state/hvdgrab``: the record, the
+  log, the spool.  It may lie in a home directory that several hosts share.
+* The **runtime directory**, ``$HVDGRAB_RUNTIME``, else ``$XDG_RUNTIME_DIR/hvdgrab``, else ``/tmp/hvdgrab-UID``: the socket, the
+  lock, the submitters' environments.  It belongs to one host, and nobody else may look into it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.errors import LauncherError
+from launcher.store.filesystem import is_network, kind_of
+
+SOCKET_PATH_MOST = 107
+"""Bytes that Linux takes in the path of a Unix socket, its final zero left out."""
+
+
+@dataclass(frozen=True)
+class Dirs:
+    """The two directories and what lies in them; constructing it touches nothing."""
+
+    state: Path
+    runtime: Path
+
+    @classmethod
+    def of_user(cls) -> Dirs:
+        """Those of this process's user, as the environment says."""
+        home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where HOME is unknown
+        state = _from("HVDGRAB_STATE") or (_from("XDG_STATE_HOME") or home / ".local" / "state") / "hvdgrab"
+        below = _from("XDG_RUNTIME_DIR")
+        runtime = _from("HVDGRAB_RUNTIME") or (below / "hvdgrab" if below else Path(f"/tmp/hvdgrab-{os.getuid()}"))
+        return cls(state, runtime)
+
+    @property
+    def record(self) -> Path:
+        """The SQLite file."""
+        return self.state / "record.sqlite"
+
+    @property
+    def log(self) -> Path:
+        """What the daemon says about itself."""
+        return self.state / "daemon.log"
+
+    @property
+    def spool(self) -> Path:
+        """A YAML file that is put here becomes a job."""
+        return self.state / "spool"
+
+    @property
+    def settings(self) -> Path:
+        """The daemon's settings."""
+        return self.state / "daemon.yaml"
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self.runtime / "daemon.sock"
+
+    @property
+    def lock(self) -> Path:
+        """Locked while a daemon lives."""
+        return self.runtime / "daemon.lock"
+
+    @property
+    def environments(self) -> Path:
+        """Submitters' environments, a file a job."""
+        return self.runtime / "environments"
+
+    def make(self) -> None:
+        """Make and check all directories.
+
+        Raises:
+            LauncherError: naming the directory and what is wrong with it.
+        """
+        make_private(self.runtime)
+        check_socket_path(self.socket)
+        make_private(self.environments)
+        for directory in (self.state, self.spool):
+            _make(directory)
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise LauncherError(f"the directory {directory} cannot be written; set HVDGRAB_STATE to one that can")
+
+
+def _from(variable: str) -> Path | None:
+    value = os.environ.get(variable)
+    return Path(os.path.abspath(value)) if value else None  # noqa: PTH100 - resolve() would follow the user's links
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise LauncherError(f"the directory {directory} cannot be made: {error.strerror}") from error
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory that is this user's alone.
+
+    Raises:
+        LauncherError: where it is a link, another user's, open to others, or cannot be made.
+    """
+    _make(directory)
+    check_private(directory)
+
+
+def check_private(directory: Path) -> None:
+    """Raises LauncherError unless a directory is this user's alone."""
+    try:
+        found = directory.lstat()
+    except OSError as error:
+        raise LauncherError(f"the directory {directory} cannot be looked at: {error.strerror}") from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise LauncherError(f"{directory} is not a directory; remove it, or set HVDGRAB_RUNTIME to another place")
+    if found.st_uid != os.getuid():
+        raise LauncherError(f"{directory} belongs to user {found.st_uid}, not to you; set HVDGRAB_RUNTIME to another place")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise LauncherError(f"{directory} is open to other users: `chmod 700 {directory}`")
+
+
+def check_socket_path(path: Path) -> None:
+    """Raises LauncherError unless a Unix socket can lie there."""
+    size = len(os.fsencode(path))
+    if size >= SOCKET_PATH_MOST:
+        raise LauncherError(f"the path of the socket is {size} bytes long, {path}; set HVDGRAB_RUNTIME to a shorter directory")
+    if is_network(path.parent):
+        raise LauncherError(
+            f"{path.parent} is on a network file system ({kind_of(path.parent)}), where no socket can be: set HVDGRAB_RUNTIME "
+            "to a directory of this host, such as one under /tmp"
+        )

@@ -1,0 +1,1 @@
+"""How supervisors are started and looked at: on this host, or through a scheduler."""
