@@ -61,7 +61,8 @@ def test_the_exit_code_and_both_streams_come_back(net):
 def test_arguments_and_environment_arrive_unchanged(net, monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "7")
     arguments = ["$HOME", "`x`", "", "a b\n'\"", "größer", "x" * 100_000]
-    program = "import json, sys; from os import environ as e; print(json.dumps([sys.argv[1:], e['A'], 'OMPI_COMM_WORLD_SIZE' in e]))"
+    told = "[sys.argv[1:], e['A'], 'OMPI_COMM_WORLD_SIZE' in e]"
+    program = f"import json, sys; from os import environ as e; print(json.dumps({told}))"
     done = net.run("h1", [sys.executable, "-c", program, *arguments], {"A": "b c"})
     assert json.loads(done.stdout) == [arguments, "b c", False]
 
