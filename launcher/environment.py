@@ -20,13 +20,15 @@ MAX_ARGUMENT = 131_071
 """Bytes that Linux takes in one argument or variable (MAX_ARG_STRLEN without its final zero)."""
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-OWN_VARIABLES = ("HVDGRAB_JOB_ID", "HVDGRAB_JOB_DIR", "HVDGRAB_GRAB", "HVDGRAB_ATTEMPT")
+OWN_VARIABLES = tuple(
+    f"HVDGRAB_{name}" for name in ("JOB_ID", "JOB_DIR", "GRAB", "ATTEMPT", "PROGRESS", "FINISHED", "SERVER_RANKS")
+)
 USER_VARIABLES = ("HVDGRAB_DATA",)
 """Variables with hvdgrab's prefix that belong to the user."""
 
 _OUTER_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "PMI", "PRTE_", "HYDRA_", "HYDI_", "MPIEXEC_", "OMPI_")
 _TUNING_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
-_HOROVOD_PLACE = tuple(
+HOROVOD_PLACE = tuple(
     f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
 )
 _RESERVED_PREFIXES = ("HVDGRAB_", "OMPI_", "PMI", "PRTE_", "SLURM_", "SBATCH_")
@@ -40,7 +42,7 @@ def scrubbed(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _must_go(name: str, inside_mpi: bool) -> bool:
-    if not IDENTIFIER.fullmatch(name) or name in OWN_VARIABLES or name in _HOROVOD_PLACE:
+    if not IDENTIFIER.fullmatch(name) or name in OWN_VARIABLES or name in HOROVOD_PLACE:
         return True
     if name.startswith(_TUNING_PREFIXES):
         return inside_mpi
@@ -54,7 +56,7 @@ def check_variable_name(name: str) -> str:
     if name.startswith(_RESERVED_PREFIXES) and name not in USER_VARIABLES:
         hint = "; options for Open MPI go to backend.extra_args" if name.startswith(("OMPI_", "PRTE_")) else ""
         raise ValueError(f"{name} is set by the launcher, MPI or the scheduler, and cannot be set here{hint}")
-    if name in _HOROVOD_PLACE:
+    if name in HOROVOD_PLACE:
         raise ValueError(f"{name} is set by Horovod itself")
     return name
 

@@ -18,11 +18,19 @@ from launcher.document import MAX_BYTES, Node, parse
 from launcher.errors import Problem, SpecError, UsageError
 from launcher.overrides import apply
 from launcher.paths import NAME_PATTERN, NAME_RULE
-from launcher.problems import describe
-from launcher.spec import Spec
+from launcher.problems import describe, places_of
+from launcher.spec import Places, Spec
 
 LITERAL = ("name", "command", "workdir", "env", "secrets", "backend.extra_args")
 """Settings whose scalars are never read as numbers or truth values."""
+LITERAL_OR_NULL = (
+    "backend.mpirun", "checkpoint.signal", "depends_on", "group", "network.horovod", "network.interface",
+    "network.nccl_debug", "network.nccl_socket_ifname", "network.ucx_devices", "network.ucx_transports", "resources.hostfile",
+    "resources.hosts", "resources.ssh.identity", "resources.ssh.options", "resources.ssh.user", "slurm.account",
+    "slurm.clusters", "slurm.constraint", "slurm.exclude", "slurm.extra", "slurm.mpi", "slurm.partition", "slurm.prologue",
+    "slurm.qos", "slurm.reservation",
+)  # fmt: skip
+"""The same, except that YAML's null stays null."""
 
 _NULLS = ("", "~", "null", "Null", "NULL")
 _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -53,12 +61,13 @@ def load_text(text: str, source: str, overrides: Sequence[str] = (), default_nam
     if not isinstance(root.content, dict):
         raise SpecError([Problem(source, root.line, "", "a job is a mapping of settings, such as `command: python train.py`")])
     for override in overrides:
-        root = apply(root, override, LITERAL)
+        root = apply(root, override, (*LITERAL, *LITERAL_OR_NULL))
     data = _sections(root, default_name)
     try:
-        return Spec.model_validate(data, strict=True)
+        spec = Spec.model_validate(data, strict=True)
     except ValidationError as error:
         raise SpecError(describe(error, root)) from None
+    return spec.located(Places(source, places_of(root)))
 
 
 def _read(path: Path, source: str) -> str:
@@ -101,8 +110,8 @@ def _split(text: str, node: Node) -> list[str]:
         raise SpecError([Problem(node.source, node.line, "command", f"cannot be split into arguments: {error}")]) from None
 
 
-def _literal(path: str) -> bool:
-    return any(path == name or path.startswith(name + ".") for name in LITERAL)
+def _below(path: str, names: Sequence[str]) -> bool:
+    return any(path == name or path.startswith(name + ".") for name in names)
 
 
 def _value(node: Node, path: str) -> Any:
@@ -113,7 +122,11 @@ def _value(node: Node, path: str) -> Any:
         return [_value(child, f"{path}.{index}") for index, child in enumerate(node.content)]
     if not node.plain:
         return node.content
-    return _literal_text(node, path) if _literal(path) else _scalar(node, path)
+    if _below(path, LITERAL):
+        return _literal_text(node, path)
+    if _below(path, LITERAL_OR_NULL):
+        return None if node.content in _NULLS else node.content
+    return _scalar(node, path)
 
 
 def _literal_text(node: Node, path: str) -> str:
@@ -137,4 +150,3 @@ def _scalar(node: Node, path: str) -> Any:
     if _INTEGER.fullmatch(text):
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else text
-

@@ -1,105 +1,167 @@
 """From a spec and the facts of a host to a frozen plan.
 
 `make_plan` is pure: it reads no file and no environment, so that the same spec and facts always give the same plan.
+`next_attempt` makes the plan of a later attempt from an earlier one's, without the host's facts.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from hvdgrab.config import SINGLE_RANK_ORDERS
-from launcher.backends import choose, command_of
+from launcher.backends import BACKENDS, choose, command_of
 from launcher.environment import scrubbed
 from launcher.errors import PlanError
 from launcher.facts import Facts
+from launcher.layout import Layout, make_layout, ssh_command
+from launcher.network import network_args, network_environment
 from launcher.paths import JobPaths
 from launcher.plan import PLAN_VERSION, Plan
+from launcher.plan_checks import check_root, check_spec
+from launcher.sections import SlurmSettings
 from launcher.spec import Spec
-
-AUTO_RANKS = 4
-AUTO_RANKS_ONE_CORE = 2
+from launcher.spread import SpreadError, spread, without
 
 
-def make_plan(spec: Spec, facts: Facts, job: JobPaths) -> Plan:
+def make_plan(spec: Spec, facts: Facts, job: JobPaths, attempt: int = 1, excluded_hosts: Collection[str] = ()) -> Plan:
     """Decide everything.
 
     Args:
         spec: the validated spec.
         facts: the host.
         job: where the job directory will be.
+        attempt: which start of the job this is, from 1.
+        excluded_hosts: hosts of the spec that are avoided.
 
     Raises:
-        PlanError: where a consent is missing, or the host cannot run the spec.
+        PlanError: where a consent is missing, or the host cannot run the spec; with file and line where they are known.
     """
-    ranks = count_ranks(spec, facts.cores)
-    backend, reason = choose(spec.backend.kind, ranks, facts)
-    oversubscribed = _check_cores(spec, ranks, facts.cores)
-    _check_grab(spec, ranks)
-    allow_root = _check_root(spec, backend, facts.root)
-    threads = spec.resources.threads_per_rank
-    chosen_threads = max(1, facts.cores // ranks) if threads == "auto" else threads
-    draft = Plan(
+    slurm = spec.backend.kind == "slurm" or (spec.backend.kind == "auto" and spec.slurm is not None)
+    layout = make_layout(spec, facts.cores, slurm=slurm, excluded=excluded_hosts)
+    backend, reason = ("slurm", _slurm_reason(spec)) if slurm else _backend(spec, facts, layout)
+    check_spec(spec, facts, backend, layout.training)
+    draft = _draft(spec, facts, job, layout, backend, reason)
+    return _completed(replace(draft, attempt=attempt, excluded_hosts=tuple(sorted(excluded_hosts))), job)
+
+
+def next_attempt(plan: Plan, attempt: int, excluded_hosts: Collection[str] = ()) -> Plan:
+    """The plan by which the same job is started again.
+
+    Args:
+        plan: of any earlier attempt.
+        attempt: the number of the new one.
+        excluded_hosts: hosts that it avoids; those that the earlier attempts avoided do not count any more.
+
+    Raises:
+        PlanError: where too few hosts are left.
+    """
+    again = replace(plan, attempt=attempt, excluded_hosts=tuple(sorted(excluded_hosts)))
+    if plan.offered_hosts:
+        again = _elsewhere(again)
+    return _completed(again, JobPaths(Path(plan.job_dir)))
+
+
+def _elsewhere(plan: Plan) -> Plan:
+    """The plan on the hosts that are left."""
+    wanted, fewest = plan.wanted_ranks, plan.restart["min_ranks"]
+    try:
+        left, training = without(
+            plan.offered_hosts, plan.excluded_hosts, wanted, plan.server_ranks, fewest, plan.may_oversubscribe
+        )
+        ranks = training + plan.server_ranks
+        hosts = spread(left, ranks, plan.may_oversubscribe)
+    except SpreadError as error:
+        raise PlanError(str(error)) from None
+    oversubscribed = ranks > sum(host.slots for host in left)
+    return replace(plan, hosts=hosts, ranks=ranks, oversubscribed=oversubscribed)
+
+
+def _completed(draft: Plan, job: JobPaths) -> Plan:
+    """The plan with all that follows from its other parts: variables of the attempt, files, argv."""
+    attempt = job.attempt(draft.attempt)
+    values = draft.environment | {
+        "HVDGRAB_ATTEMPT": str(draft.attempt),
+        "HVDGRAB_PROGRESS": str(attempt.progress),
+        "HVDGRAB_FINISHED": str(job.finished),
+    }
+    files = (job.spec, job.plan, attempt.plan, job.events, *(job.rank_log(rank) for rank in range(draft.ranks)))
+    plan = replace(draft, environment=values, files=tuple(str(path) for path in files), argv=())
+    if plan.backend not in BACKENDS:
+        return plan
+    argv, further = command_of(plan)
+    return replace(plan, argv=argv, environment=values | further)
+
+
+def _draft(spec: Spec, facts: Facts, job: JobPaths, layout: Layout, backend: str, reason: str) -> Plan:
+    flavour, version = (facts.mpirun.flavour, facts.mpirun.version) if facts.mpirun and backend != "local" else ("", ())
+    slurm = backend == "slurm"
+    return Plan(
         version=PLAN_VERSION,
         job_id=job.id,
         job_dir=str(job.root),
         name=spec.name,
+        attempt=1,
+        spec_sha256=spec.sha256,
+        group=spec.group,
+        priority=spec.priority,
+        depends_on=tuple(spec.depends_on),
         host=facts.host,
         backend=backend,
         backend_reason=reason,
         launcher_path=_launcher_path(backend, facts),
-        mpi_flavour=facts.mpirun.flavour if facts.mpirun and backend != "local" else "",
-        mpi_version=facts.mpirun.version if facts.mpirun and backend != "local" else (),
-        ranks=ranks,
+        mpi_flavour=flavour,
+        mpi_version=version,
+        ranks=layout.ranks,
+        wanted_ranks=layout.wanted,
+        server_ranks=layout.server,
+        hosts=layout.hosts,
+        offered_hosts=layout.offered,
+        excluded_hosts=(),
+        ssh_command=ssh_command(spec.resources.ssh) if layout.offered else (),
         cores=facts.cores,
-        oversubscribed=oversubscribed,
-        allow_root=allow_root,
+        oversubscribed=layout.oversubscribed,
+        may_oversubscribe=spec.resources.oversubscribe,
+        allow_root=spec.resources.allow_root if slurm else check_root(spec, backend, facts.root),
         binding=spec.resources.binding,
-        threads_per_rank=chosen_threads,
+        threads_per_rank=layout.threads,
+        gpus_per_rank=spec.resources.gpus_per_rank,
+        time_limit=spec.resources.time_limit,
+        hang_after=spec.restart.hang_after,
+        checkpoint_signal=spec.checkpoint.signal,
+        before_limit=spec.checkpoint.before_limit,
+        require_finished=spec.checkpoint.require_finished,
+        restart=spec.restart.plain(),
+        slurm=(spec.slurm or SlurmSettings()).plain() if slurm else None,
         extra_args=tuple(spec.backend.extra_args),
+        network_args=network_args(spec.network, flavour, version) if backend in ("mpirun", "horovodrun") else (),
         python=facts.python,
         argv=(),
         command=resolve_command(spec.command, facts.python),
+        server_command=(facts.python, "-m", "hvdgrab.server") if layout.server else (),
         workdir=resolve_workdir(spec.workdir, facts.cwd),
-        environment={},
+        environment=_environment(spec, facts, job, backend, layout),
         rank_environment=dict(spec.env),
         scrubbed=scrubbed(facts.environment),
         secrets=tuple(spec.secrets),
-        files=tuple(str(path) for path in (job.spec, job.plan, job.events, *(job.rank_log(rank) for rank in range(ranks)))),
+        files=(),
     )
-    argv, backend_environment = command_of(draft)
-    return replace(draft, argv=argv, environment=_environment(spec, facts, draft) | backend_environment)
 
 
-def count_ranks(spec: Spec, cores: int) -> int:
-    """Ranks of the job: as given, or for ``auto`` 4, and 2 where only one core is there."""
-    ranks = spec.resources.ranks
-    if ranks == "auto":
-        return AUTO_RANKS if cores > 1 else AUTO_RANKS_ONE_CORE
-    return ranks
+def _slurm_reason(spec: Spec) -> str:
+    return "the spec says so" if spec.backend.kind == "slurm" else "the spec has a slurm section"
 
 
-def _check_cores(spec: Spec, ranks: int, cores: int) -> bool:
-    if ranks <= cores:
-        return False
-    if not spec.resources.oversubscribe:
-        raise PlanError(
-            f"{ranks} ranks on {cores} core{'s' if cores > 1 else ''} of this host would take turns: write "
-            f"`resources.oversubscribe: true` to allow it, or `resources.ranks: {cores}`"
-        )
-    return True
-
-
-def _check_root(spec: Spec, backend: str, root: bool) -> bool:
-    if not root or backend == "local":
-        return False
-    if not spec.resources.allow_root:
-        raise PlanError(
-            f"{backend} is not started as root without consent: write `resources.allow_root: true`, or use another account"
-        )
-    return True
+def _backend(spec: Spec, facts: Facts, layout: Layout) -> tuple[str, str]:
+    """The backend and why; on other hosts even a single rank needs an MPI that starts it."""
+    if layout.offered and spec.backend.kind == "local":
+        raise spec.refuse("backend.kind", "local starts one rank on this host: remove resources.hosts, or use mpirun")
+    try:
+        return choose(spec.backend.kind, max(2, layout.ranks) if layout.offered else layout.ranks, facts)
+    except PlanError as error:
+        raise spec.refuse("", str(error)) from None
 
 
 def _launcher_path(backend: str, facts: Facts) -> str:
@@ -114,14 +176,6 @@ def resolve_command(command: list[str], python: str) -> tuple[str, ...]:
     return (first, *command[1:])
 
 
-def _check_grab(spec: Spec, ranks: int) -> None:
-    """Refuse now what every rank would refuse later."""
-    if spec.grab.order in SINGLE_RANK_ORDERS and ranks > 1:
-        raise PlanError(f"grab.order: '{spec.grab.order}' orders a single rank, but there are {ranks}: use id-grab or cd-grab")
-    if spec.grab.designated_rank >= ranks:
-        raise PlanError(f"grab.designated_rank: there is no rank {spec.grab.designated_rank}, the ranks are 0 … {ranks - 1}")
-
-
 def resolve_workdir(workdir: str | None, cwd: str) -> str:
     """The ranks' directory, absolute: relative ones start from where the command was given."""
     if not workdir:
@@ -130,25 +184,28 @@ def resolve_workdir(workdir: str | None, cwd: str) -> str:
     return str(Path(cwd) / os.path.expanduser(workdir))  # noqa: PTH111
 
 
-def _environment(spec: Spec, facts: Facts, draft: Plan) -> dict[str, str]:
-    grab = spec.grab.model_dump(mode="json", exclude_unset=True)
+def _environment(spec: Spec, facts: Facts, job: JobPaths, backend: str, layout: Layout) -> dict[str, str]:
     values = {
-        "HVDGRAB_JOB_ID": draft.job_id,
-        "HVDGRAB_JOB_DIR": draft.job_dir,
-        "OMP_NUM_THREADS": str(draft.threads_per_rank),
+        "HVDGRAB_JOB_ID": job.id,
+        "HVDGRAB_JOB_DIR": str(job.root),
+        "OMP_NUM_THREADS": str(layout.threads),
         "PYTHONUNBUFFERED": "1",
     }
+    grab = spec.grab.model_dump(mode="json", exclude_unset=True) | ({"coordinator": "server"} if layout.server else {})
     if grab:
         values["HVDGRAB_GRAB"] = json.dumps(grab, sort_keys=True)
+    if layout.server:
+        values["HVDGRAB_SERVER_RANKS"] = str(layout.server)
     if facts.package_root:
         others = [part for part in facts.pythonpath.split(":") if part and part != facts.package_root]
         values["PYTHONPATH"] = ":".join([facts.package_root, *others])
-    return values | _search_path(facts, draft)
+    flavour, version = (facts.mpirun.flavour, facts.mpirun.version) if facts.mpirun and backend != "local" else ("", ())
+    return values | network_environment(spec.network, backend, flavour, version) | _search_path(facts, backend)
 
 
-def _search_path(facts: Facts, draft: Plan) -> dict[str, str]:
+def _search_path(facts: Facts, backend: str) -> dict[str, str]:
     """PATH with mpirun's directory at its end, where mpirun was found beside the interpreter: horovodrun calls it by name."""
-    if draft.backend == "local" or facts.mpirun is None:
+    if backend in ("local", "slurm") or facts.mpirun is None:
         return {}
     directory = str(Path(facts.mpirun.path).parent)
     return {} if directory in facts.path.split(":") else {"PATH": f"{facts.path}:{directory}"}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from launcher.document import Node
 from launcher.errors import Problem
-from launcher.spec import LATER_SECTIONS, Spec
+from launcher.spec import Spec
 
 _TEXT_INSTEAD = {
     "bool_type": "must be true or false",
@@ -63,8 +63,6 @@ def _locate(root: Node, keys: Sequence[str]) -> Node:
 
 
 def _unknown_key(keys: Sequence[str]) -> str:
-    if len(keys) == 1 and keys[0] in LATER_SECTIONS:
-        return "this section is not supported yet"
     valid = valid_keys(keys[:-1])
     near = difflib.get_close_matches(keys[-1], valid, n=1)
     if near:
@@ -80,8 +78,33 @@ def valid_keys(path: Sequence[str]) -> tuple[str, ...]:
     """
     model: type[BaseModel] = Spec
     for key in path:
-        model = model.model_fields[key].annotation  # type: ignore[assignment]  # sections are models, never unions
+        model = _model_in(model.model_fields[key].annotation)
     return tuple(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel]:
+    """The section's model; a section that may be left out is a union of its model and None."""
+    return next(kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, BaseModel))
+
+
+def _children(node: Node) -> list[tuple[str, Node]]:
+    if isinstance(node.content, dict):
+        return list(node.content.items())
+    return [(str(index), child) for index, child in enumerate(node.content)] if isinstance(node.content, list) else []
+
+
+def places_of(root: Node) -> dict[str, tuple[str, int | None]]:
+    """File or option and line of everything in a document, by dotted path.  Recursion is bounded by the document's depth."""
+    places: dict[str, tuple[str, int | None]] = {}
+
+    def visit(node: Node, path: str) -> None:
+        if path:
+            places[path] = (node.source, node.line)
+        for key, child in _children(node):
+            visit(child, f"{path}.{key}" if path else key)
+
+    visit(root, "")
+    return places
 
 
 def _message(item: Mapping[str, Any], keys: Sequence[str]) -> str:

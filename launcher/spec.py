@@ -1,90 +1,57 @@
 """What a job's YAML may say: the validated spec.
 
 Strict throughout: unknown keys are refused, and no value is converted from another type.  `launcher.loader` reads files into this
-model and turns pydantic's findings into errors with file, line and path.
+model and turns pydantic's findings into errors with file, line and path; the sections are in `launcher.sections`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, model_validator
+import yaml
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from hvdgrab.config import GraBConfig
-from launcher.environment import check_argument, check_variable_name, check_variable_value
-from launcher.paths import NAME_PATTERN, NAME_RULE
-
-LATER_SECTIONS = ("network", "checkpoint", "restart", "variants", "depends_on", "slurm")
-"""Sections that have a meaning in a later version of the spec: refused by name instead of with a spelling suggestion."""
-
-Binding = Literal["none", "core", "socket", "numa"]
-BackendKind = Literal["auto", "horovodrun", "mpirun", "local"]
-
-
-def _count_or_auto(largest: int) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        if value == "auto" or (type(value) is int and 1 <= value <= largest):
-            return value
-        raise ValueError(f"must be a whole number from 1 to {largest}, or auto")
-
-    return check
+from launcher.errors import PlanError, Problem
+from launcher.fields import Argument, JobReference, Name, OneOrMore, VariableName, VariableValue
+from launcher.sections import (
+    BackendSettings,
+    CheckpointSettings,
+    NetworkSettings,
+    Resources,
+    RestartSettings,
+    Section,
+    SlurmSettings,
+)
+from launcher.variant_names import check_variants, flatten
 
 
-def _name(value: str) -> str:
-    if not re.fullmatch(NAME_PATTERN, value):
-        raise ValueError(NAME_RULE)
-    return value
+@dataclass(frozen=True)
+class Places:
+    """Where the settings of a spec stand; two of them always compare equal, so that specs compare by what they say."""
+
+    source: str = field(default="", compare=False)
+    """The file."""
+    of: Mapping[str, tuple[str, int | None]] = field(default_factory=dict, compare=False)
+    """File or option and line of every setting, by its dotted path."""
+
+    def find(self, path: str) -> tuple[str, int | None]:
+        """Where a setting stands, or the nearest section around it that the document holds."""
+        while path and path not in self.of:
+            path = path.rpartition(".")[0]
+        return self.of.get(path, (self.source, None))
 
 
-Ranks = Annotated[int | Literal["auto"], PlainValidator(_count_or_auto(65_536))]
-Threads = Annotated[int | Literal["auto"], PlainValidator(_count_or_auto(4_096))]
-Argument = Annotated[str, AfterValidator(check_argument)]
-VariableName = Annotated[str, AfterValidator(check_variable_name)]
-VariableValue = Annotated[str, AfterValidator(check_variable_value)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
-
-
-class Resources(_Section):
-    """How many ranks, and what each of them gets."""
-
-    ranks: Ranks = "auto"
-    """Processes that train; ``auto``: 4, or 2 where this host has one core only."""
-
-    oversubscribe: bool = False
-    """Consent to more ranks than cores: the ranks then take turns, which is right for a trial and wrong for a measurement."""
-
-    allow_root: bool = False
-    """Consent to start mpirun or horovodrun as root, which both refuse by default: a runaway job then has no limits."""
-
-    binding: Binding = "none"
-    """What a rank is pinned to.  MPI's own default pins a rank to one core, and torch's threads then share it."""
-
-    threads_per_rank: Threads = "auto"
-    """OMP_NUM_THREADS of every rank; ``auto``: cores // ranks, at least 1."""
-
-
-class BackendSettings(_Section):
-    """Which program starts the ranks."""
-
-    kind: BackendKind = "auto"
-    """``auto``: local for one rank; horovodrun where it is installed and drives the MPI at hand; else mpirun."""
-
-    extra_args: list[Argument] = []
-    """Further options for mpirun (through horovodrun's --mpi-args where that starts the ranks), one list item an argument."""
-
-
-class Spec(_Section):
+class Spec(Section):
     """A job, as its YAML describes it."""
 
     version: Literal[1] = 1
     """Version of this format."""
 
-    name: Annotated[str, AfterValidator(_name)]
+    name: Name
     """First part of the job's id; by default the file's name without its ending."""
 
     command: list[Argument] = Field(min_length=1)
@@ -93,20 +60,46 @@ class Spec(_Section):
     workdir: str | None = None
     """Directory in which the ranks run; by default the one in which the command was given.  ``~`` at its start is the home."""
 
-    env: dict[VariableName, VariableValue] = {}
+    env: dict[VariableName, VariableValue] = Field(default={})
     """Environment variables of the ranks, taken literally."""
 
-    secrets: list[VariableName] = []
+    secrets: list[VariableName] = Field(default=[])
     """Names of variables of the submitter's environment that the ranks get; their values are written nowhere."""
 
     resources: Resources = Resources()
-    """Ranks, threads, binding and consents."""
+    """Ranks, hosts, threads, binding, limits and consents."""
 
     backend: BackendSettings = BackendSettings()
     """What starts the ranks."""
 
+    network: NetworkSettings = NetworkSettings()
+    """Over which wires the ranks talk."""
+
     grab: GraBConfig = GraBConfig()
     """The ordering; reaches `hvdgrab.GraBConfig` in every rank."""
+
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    """How the training is told to save itself, and how it says that it is done."""
+
+    restart: RestartSettings = RestartSettings()
+    """How often the job is started again, by the cause of its end."""
+
+    priority: int = Field(default=0, ge=-1_000, le=1_000)
+    """Jobs with a higher one are started first."""
+
+    depends_on: Annotated[list[JobReference], OneOrMore] = Field(default=[], max_length=256)
+    """Jobs, by name or id, that must have succeeded before this one starts."""
+
+    group: Name | None = None
+    """Jobs of one group are shown, cancelled and compared as one; variants set it."""
+
+    variants: Annotated[dict[str, list[Any]], BeforeValidator(flatten), AfterValidator(check_variants)] = Field(default={})
+    """Values to be tried, by dotted path of the setting; every combination becomes a job of its own."""
+
+    slurm: SlurmSettings | None = None
+    """What SLURM is asked for."""
+
+    _places: Places = PrivateAttr(default_factory=Places)
 
     @model_validator(mode="after")
     def _cross_checks(self) -> Spec:
@@ -116,10 +109,37 @@ class Spec(_Section):
             raise ValueError(f"{names} is under env and under secrets: keep it under secrets, where values are not written")
         if "OMP_NUM_THREADS" in self.env and self.resources.threads_per_rank != "auto":
             raise ValueError("env.OMP_NUM_THREADS and resources.threads_per_rank set the same thing: remove one of the two")
+        twice = sorted(set(self.network.horovod) & set(self.env))
+        if twice:
+            raise ValueError(f"{', '.join(twice)} is under env and under network.horovod: remove one of the two")
         return self
+
+    def located(self, places: Places) -> Spec:
+        """The same spec, which knows where its settings stand."""
+        copy = self.model_copy()
+        copy._places = places
+        return copy
+
+    def problem(self, path: str, message: str) -> Problem:
+        """A fault of one setting, with file and line where they are known."""
+        source, line = self._places.find(path)
+        return Problem(source, line, path, message)
+
+    def refuse(self, path: str, message: str) -> PlanError:
+        """The error to raise where one setting cannot work here."""
+        return PlanError([self.problem(path, message)])
 
     def frozen_copy(self) -> dict[str, Any]:
         """Plain data from which the same spec can be loaded again; `grab` holds only what the user set."""
-        data = self.model_dump(mode="json", exclude={"grab"})
+        data = self.model_dump(mode="json", exclude={"grab"}, exclude_none=True)
         grab = self.grab.model_dump(mode="json", exclude_unset=True)
         return {**data, "grab": grab} if grab else data
+
+    def frozen_text(self) -> str:
+        """`frozen_copy` as YAML.  ASCII only: other characters are escapes."""
+        return yaml.safe_dump(self.frozen_copy(), sort_keys=False, allow_unicode=False, width=4096, default_flow_style=False)
+
+    @property
+    def sha256(self) -> str:
+        """Digest of `frozen_text`: equal for jobs whose resolved settings are equal."""
+        return hashlib.sha256(self.frozen_text().encode("ascii")).hexdigest()

@@ -1,0 +1,63 @@
+"""What ``variants:`` may hold, and how the jobs that it makes are called."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+MAX_VARIANTS = 512
+MAX_VALUES = 256
+SHORT_PATHS = {"order": "grab.order", "seed": "grab.seed"}
+"""Settings that may be named without their section."""
+NOT_VARIED = ("version", "name", "variants", "group", "depends_on", "priority")
+
+
+def flatten(value: Any) -> Any:
+    """The mapping with sections written out as dotted paths; other values stay as they are, for the model to refuse."""
+    if not isinstance(value, dict):
+        return value
+    flat: dict[str, Any] = {}
+    stack = [("", value)]
+    while stack:
+        prefix, mapping = stack.pop()
+        for key, below in mapping.items():
+            path = f"{prefix}{key}"
+            if isinstance(below, dict) and below:
+                stack.append((f"{path}.", below))
+            else:
+                flat[path] = below
+    return flat
+
+
+def check_variants(value: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The variants by full path, if they make a bounded number of jobs.  Raises ValueError."""
+    result: dict[str, list[Any]] = {}
+    total = 1
+    for key, values in value.items():
+        path = SHORT_PATHS.get(key, key)
+        _check_path(key, path, result)
+        if not 1 <= len(values) <= MAX_VALUES:
+            raise ValueError(f"{key}: needs 1 to {MAX_VALUES} values, not {len(values)}")
+        if any(repr(first) == repr(second) for at, first in enumerate(values) for second in values[:at]):
+            raise ValueError(f"{key}: a value stands there twice")
+        total *= len(values)
+        if total > MAX_VARIANTS:
+            raise ValueError(f"these variants make more than {MAX_VARIANTS} jobs")
+        result[path] = values
+    return result
+
+
+def _check_path(key: str, path: str, known: Mapping[str, Any]) -> None:
+    first = path.split(".")[0]
+    if first in NOT_VARIED:
+        raise ValueError(f"{key}: {first} cannot be varied")
+    if path in known:
+        raise ValueError(f"{key} names the same setting as {path}")
+
+
+def label(value: Any) -> str:
+    """A value as part of a job's name: letters, digits, dots and dashes."""
+    text = json.dumps(value) if value is None or isinstance(value, bool | list | dict) else str(value)
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:24] or "x"
