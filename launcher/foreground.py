@@ -1,63 +1,37 @@
-"""A job run in the foreground: start, watch, judge, clean up.
+"""A job run in the foreground, without a daemon: attempts one after the other, as its restart settings say.
 
-One loop waits for signals, for what mpirun says, and for time.  It ends when the backend has ended; the first Ctrl-C (or TERM, or
-HUP) asks the backend to stop, a second one stops waiting for it.  When `run` returns, no process of the job is left on this host.
+The first Ctrl-C (or TERM, or HUP) stops the job, a second one stops waiting for it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import random
 import select
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import IO
 
-from launcher.backends import build_backend
+from launcher import facts, policy
+from launcher.attempt import AttemptRun, View, place
 from launcher.backends.process import starting_environment
-from launcher.errors import EXIT_INTERRUPTED, BackendError
-from launcher.outcome import Outcome, judge
+from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, PlanError
+from launcher.outcome import CANCELLED, FAILED, NOT_STARTED, AttemptEnd, Outcome
 from launcher.paths import JobPaths
 from launcher.plan import Plan
-from launcher.process.marks import read_marks
+from launcher.planning import make_plan
+from launcher.process.marks import read_mark
 from launcher.process.signals import SignalBox
-from launcher.progress import Epoch, MetricsFollower
 from launcher.record import EventLog
 from launcher.submit import Prepared, write
 
-TICK = 0.25
-"""Seconds between looks at metrics and marks."""
-STOP_GRACE = 8.0
-"""Seconds between asking the backend to stop and KILL."""
-SWEEP_GRACE = 5.0
-"""Seconds between TERM and KILL for processes that outlive the backend."""
-FAILURE_GRACE = 10.0
-"""Seconds that a backend has to end by itself after one of its ranks has failed."""
+__all__ = ["Finished", "ForegroundRun", "View", "make_report"]
+
 REPORT_SECONDS = 120.0
-
-
-class View(Protocol):
-    """What a person sees of a run."""
-
-    def started(self, plan: Plan) -> None:
-        """The ranks are being started."""
-        ...
-
-    def tick(self, epochs: list[Epoch], metrics: MetricsFollower) -> None:
-        """Called every `TICK` with the epochs that were finished since."""
-        ...
-
-    def stopping(self, reason: str) -> None:
-        """The ranks are being stopped."""
-        ...
-
-    def warn(self, message: str) -> None:
-        """Something that does not change the job's result."""
-        ...
-
-    def closed(self) -> None:
-        """No further progress follows."""
-        ...
+TICK = 0.1
 
 
 @dataclass(frozen=True)
@@ -65,144 +39,133 @@ class Finished:
     """A job that has ended, and what is known of it."""
 
     plan: Plan
+    """Of its last attempt."""
     job: JobPaths
     outcome: Outcome
     seconds: float
     """Wall clock from submission to the end of the last process."""
+    ends: tuple[AttemptEnd, ...] = ()
+    """How its attempts ended."""
 
 
 class ForegroundRun:
-    """One run; `run` is called once."""
+    """One job; `run` is called once."""
 
     def __init__(self, prepared: Prepared, view: View) -> None:
         self._prepared = prepared
-        self._plan = prepared.plan
         self._job = prepared.job
+        self._plan = prepared.plan
         self._view = view
-        self._backend = build_backend(prepared.plan)
-        self._metrics = MetricsFollower(prepared.job.metrics)
-        self._reported: set[int] = set()
-        self._cancelled = False
-        self._stop_at: float | None = None
-        self._kill_at: float | None = None
+        self._ends: list[AttemptEnd] = []
 
     def run(self) -> Finished:
-        """Write the job directory, start, and wait for the end.
+        """Write the job directory, and run attempts until the job has ended.
 
         Raises:
             UsageError: where the job directory cannot be made.
-            BackendError: where the backend cannot be started; the job is then recorded as failed.
         """
         begun = time.monotonic()
         with SignalBox() as signals:
             events = write(self._prepared)
-            self._view.started(self._plan)
-            code = self._start_and_wait(events, signals)
-            remaining = self._backend.stop(SWEEP_GRACE)
-            self._view.tick(self._metrics.poll(), self._metrics)
-            outcome = judge(read_marks(self._job, self._plan.ranks), code, cancelled=self._cancelled)
+            final = self._attempts(signals, events)
             seconds = time.monotonic() - begun
-            self._note_end(events, outcome, seconds, remaining)
+            events.add(
+                "finished",
+                state=final.state,
+                exit_code=final.exit_code,
+                reason=final.reason,
+                seconds=round(seconds, 3),
+                remaining=list(self._ends[-1].remaining) if self._ends else [],
+            )
         self._view.closed()
-        return Finished(self._plan, self._job, outcome, seconds)
+        return Finished(self._plan, self._job, self._outcome(final), seconds, tuple(self._ends))
 
-    def _start_and_wait(self, events: EventLog, signals: SignalBox) -> int:
-        if signals.take():
-            self._cancelled = True
-            return EXIT_INTERRUPTED
+    def _attempts(self, signals: SignalBox, events: EventLog) -> policy.Final:
+        while True:
+            try:
+                place(self._job, self._plan)
+                end = AttemptRun(self._job, self._plan.attempt, self._plan, self._view, signals, interactive=True).run()
+            except OSError as error:
+                reason = f"the job directory {self._job.root} cannot be used: {error.strerror}"
+                return policy.Final(FAILED, EXIT_FAILED, reason)
+            self._ends.append(end)
+            verdict = policy.decide(self._plan.restart, self._ends, time.time(), random.Random())
+            if isinstance(verdict, policy.Final):
+                return verdict
+            events.add("restarting", reason=verdict.reason, at=round(verdict.at, 3), excluded=list(verdict.excluded_hosts))
+            self._view.warn(f"{verdict.reason} in {max(0.0, verdict.at - time.time()):.0f} s")
+            if _interrupted_before(verdict.at, signals):
+                return policy.Final(CANCELLED, EXIT_INTERRUPTED, "interrupted between two attempts")
+            refused = self._plan_next(verdict.excluded_hosts)
+            if refused is not None:
+                return policy.Final(FAILED, end.exit_code, f"{end.reason}; no other attempt can be planned: {refused}")
+
+    def _plan_next(self, excluded: tuple[str, ...]) -> PlanError | None:
+        number = self._plan.attempt + 1
         try:
-            pid = self._backend.start(self._plan)
-        except BackendError as error:
-            events.add("finished", state="failed", exit_code=error.exit_code, reason=str(error), seconds=0.0)
-            raise
-        events.add("started", pid=pid, argv=list(self._plan.argv))
-        while (code := self._backend.poll()) is None:
-            self._wait(signals)
-            self._obey(signals, events)
-            self._look(events)
-            self._enforce()
-        self._look(events)
-        return code
+            self._plan = make_plan(self._prepared.spec, facts.collect(), self._job, attempt=number, excluded_hosts=excluded)
+        except PlanError as error:
+            return error
+        return None
 
-    def _wait(self, signals: SignalBox) -> None:
-        output = self._backend.output
-        sources: list[SignalBox | int] = [signals]
-        if output is not None and output.open:
-            sources.append(output.fileno())
-        ready, _, _ = select.select(sources, [], [], TICK)
-        if output is not None and output.open and output.fileno() in ready:
-            output.read_some()
+    def _outcome(self, final: policy.Final) -> Outcome:
+        last = self._ends[-1] if self._ends else None
+        if last is None:
+            return Outcome(final.state, final.exit_code, final.reason, cause=NOT_STARTED)
+        first = None
+        if last.first_failing_rank is not None:
+            first = read_mark(self._job.attempt(last.attempt).rank_mark(last.first_failing_rank))
+        return Outcome(final.state, final.exit_code, final.reason, first, last.cause, last.bad_hosts)
 
-    def _obey(self, signals: SignalBox, events: EventLog) -> None:
-        for number in signals.take():
-            events.add("signal", signal=signal.Signals(number).name)
-            if self._cancelled:
-                self._kill_at = time.monotonic()
-            else:
-                self._cancelled = True
-                self._ask_to_stop("stopping all ranks; once more to stop waiting for them")
 
-    def _ask_to_stop(self, reason: str) -> None:
-        self._view.stopping(reason)
-        self._backend.terminate()
-        self._stop_at = None
-        self._kill_at = time.monotonic() + STOP_GRACE
-
-    def _look(self, events: EventLog) -> None:
-        self._view.tick(self._metrics.poll(), self._metrics)
-        for mark in read_marks(self._job, self._plan.ranks):
-            if mark is None or mark.exit_code is None or mark.rank in self._reported:
-                continue
-            self._reported.add(mark.rank)
-            events.add("rank-exit", rank=mark.rank, exit_code=mark.exit_code, signal=mark.signal, stopped=mark.stopped)
-            if mark.lost_output:
-                self._view.warn(f"{mark.lost_output} bytes of output of rank {mark.rank} could not be written to its log")
-            if mark.failed and self._stop_at is None:
-                self._stop_at = time.monotonic() + FAILURE_GRACE
-
-    def _enforce(self) -> None:
-        now = time.monotonic()
-        if self._kill_at is not None:
-            if now >= self._kill_at:
-                self._backend.kill()
-        elif self._stop_at is not None and now >= self._stop_at:
-            self._ask_to_stop("a rank has failed and the others wait for it: stopping them")
-
-    def _note_end(self, events: EventLog, outcome: Outcome, seconds: float, remaining: list[int]) -> None:
-        if self._backend.left_behind and outcome.state != "cancelled":
-            self._view.warn(f"{self._backend.left_behind} processes that the job left behind were ended")
-        if remaining:
-            self._view.warn(f"processes that could not be ended: {', '.join(str(pid) for pid in remaining)}")
-        events.add(
-            "finished",
-            state=outcome.state,
-            exit_code=outcome.exit_code,
-            reason=outcome.reason,
-            seconds=round(seconds, 3),
-            remaining=remaining,
-        )
-        if events.error is not None:
-            self._view.warn(f"the job's record is incomplete: {self._job.events}: {events.error.strerror}")
+def _interrupted_before(moment: float, signals: SignalBox) -> bool:
+    """Wait until a time; True at once where a signal arrives."""
+    while (left := moment - time.time()) > 0:
+        select.select([signals], [], [], min(left, 60.0))
+        if signals.take():
+            return True
+    return False
 
 
 def make_report(plan: Plan, job: JobPaths) -> str | None:
-    """Make ``report.html`` where the training measured something; returns what went wrong, or None."""
+    """Make ``report.html`` where the training measured something; returns what went wrong, or None.
+
+    A signal ends the making of the report, and nothing else: what is known of the job is still to be said.
+    """
     if not job.metrics.exists():
         return None
     argv = [plan.python, "-m", "hvdgrab.report", str(job.root)]
-    environment = starting_environment(plan) | {"MPLBACKEND": "Agg"}
-    try:
-        done = subprocess.run(
-            argv, cwd=job.root, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            timeout=REPORT_SECONDS, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"the report was not ready within {REPORT_SECONDS:.0f} s"
-    except KeyboardInterrupt:
-        return "the report was interrupted"
-    except OSError as error:
-        return f"the report could not be made: {error.strerror}"
-    if done.returncode == 0:
-        return None
-    lines = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["no message"]
-    return f"the report could not be made: {lines[-1]}"
+    environment = starting_environment(plan, job.attempt(plan.attempt)) | {"MPLBACKEND": "Agg"}
+    with SignalBox() as signals:
+        try:
+            process = subprocess.Popen(
+                argv, cwd=job.root, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            return f"the report could not be made: {error.strerror}"
+        assert process.stdout is not None
+        with process.stdout as output:
+            trouble, said = _watch_report(process, output, signals)
+    if trouble is not None:
+        return trouble
+    lines = said.decode("utf-8", "replace").strip().splitlines() or ["no message"]
+    return None if process.returncode == 0 else f"the report could not be made: {lines[-1]}"
+
+
+def _watch_report(process: subprocess.Popen[bytes], output: IO[bytes], signals: SignalBox) -> tuple[str | None, bytes]:
+    """Wait for the end; returns why it was not waited for, and what the program said."""
+    os.set_blocking(output.fileno(), False)
+    deadline = time.monotonic() + REPORT_SECONDS
+    said, trouble = b"", None
+    while process.poll() is None and trouble is None:
+        select.select([signals.fileno(), output.fileno()], [], [], TICK)
+        said = (said + (output.read() or b""))[-(1 << 16) :]
+        if signals.take():
+            trouble = "the report was interrupted"
+        elif time.monotonic() > deadline:
+            trouble = f"the report was not ready within {REPORT_SECONDS:.0f} s"
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return trouble, said + (output.read() or b"")

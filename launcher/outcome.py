@@ -1,18 +1,29 @@
-"""How a job ended: one verdict from the ranks' marks and the backend's exit code."""
+"""How an attempt ended: one verdict from the ranks' marks, the backend's exit code and the reason for which it was stopped."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
+from launcher import stop
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from launcher.files import as_text, read_object, replace_text
+from launcher.paths import AttemptPaths
 from launcher.process.marks import RankMark
+
+EXIT_TIME_LIMIT = 124
+"""Exit code of a job that its time limit ended, as timeout(1) has it."""
+
+SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
+FINISHED, NOT_STARTED = "finished", "not_started"
+CAUSES = (FINISHED, stop.FAILURE, stop.HANG, stop.LOST_NODE, stop.PREEMPTION, stop.TIME_LIMIT, stop.CANCELLED, NOT_STARTED)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a job."""
+    """The verdict."""
 
     state: str
     """succeeded, failed or cancelled."""
@@ -20,32 +31,128 @@ class Outcome:
     reason: str | None = None
     first_failing: RankMark | None = None
     """The rank whose end was the cause."""
+    cause: str = stop.FAILURE
+    """One of `CAUSES`."""
+    bad_hosts: tuple[str, ...] = ()
+    """Hosts to blame, as the ranks' marks name them."""
 
 
-def judge(marks: Sequence[RankMark | None], backend_code: int, *, cancelled: bool) -> Outcome:
+@dataclass(frozen=True)
+class AttemptEnd:
+    """How an attempt ended: the content of its ``end.json``."""
+
+    attempt: int
+    state: str
+    """succeeded, failed or cancelled."""
+    cause: str
+    """One of `CAUSES`."""
+    exit_code: int
+    reason: str | None = None
+    """In words."""
+    first_failing_rank: int | None = None
+    hosts: tuple[str, ...] = ()
+    """Hosts that were used, as the spec names them."""
+    bad_hosts: tuple[str, ...] = ()
+    """Those to blame."""
+    progressed: bool = False
+    """Whether the training showed any progress."""
+    started: float = 0.0
+    """Unix time, seconds."""
+    ended: float = 0.0
+    seconds: float = 0.0
+    """Wall clock between the two."""
+    remaining: tuple[str, ...] = field(default=())
+    """Processes that could not be ended, ``host:pid``, and hosts that could not be asked."""
+
+    def write(self, attempt: AttemptPaths) -> None:
+        """Write ``end.json`` in one step.
+
+        Raises:
+            OSError: where it cannot be written.
+        """
+        replace_text(attempt.end, as_text(asdict(self)), durable=True)
+
+    @classmethod
+    def read(cls, attempt: AttemptPaths) -> AttemptEnd | None:
+        """The end of an attempt; None while it has none."""
+        data = read_object(attempt.end)
+        if data is None:
+            return None
+        known = {item.name: data[item.name] for item in fields(cls) if item.name in data}
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+        try:
+            return cls(**values)
+        except TypeError:
+            return None
+
+
+def judge(
+    marks: Sequence[RankMark | None],
+    backend_code: int,
+    *,
+    stopped: stop.Stop | None = None,
+    finished: bool | None = None,
+) -> Outcome:
     """The verdict.
 
-    Success needs every rank's own exit mark to be 0 and the backend to agree.  Otherwise the job's exit code is that of the rank
-    that failed first, by time.  Ranks that were told to stop before they ended are looked at only where no other failed or was
-    lost; the backend's code counts only where no rank's does.
+    Success needs every rank's own exit mark to be 0, the backend to agree, and the training's own mark where that is asked for;
+    then nothing that was requested meanwhile counts.  Otherwise the job's exit code is that of the rank that failed first, by
+    time.  Ranks that were told to stop before they ended are looked at only where no other failed or was lost; the backend's code
+    counts only where no rank's does.
 
     Args:
         marks: by rank; None where a rank never started.
         backend_code: exit code of mpirun, horovodrun or the local rank's wrapper.
-        cancelled: whether the user asked for the end.
+        stopped: the request by which the attempt was stopped, where there was one.
+        finished: whether the training has left its own mark of being done; None where it has not, and need not.
     """
     unfinished = [rank for rank, mark in enumerate(marks) if mark is None or mark.exit_code is None]
     failing = first_failing(marks)
+    if stopped is None or stopped.cause == stop.FAILURE:
+        stopped = _stopped_by_wrapper(marks)
     if not unfinished and failing is None and backend_code == 0:
-        return Outcome("succeeded", EXIT_OK)
-    if cancelled:
-        return Outcome("cancelled", EXIT_INTERRUPTED, "interrupted; all ranks were stopped")
+        saved = stopped is not None and stopped.cause in stop.GENTLE and any(mark is not None and mark.stopped for mark in marks)
+        if finished or (finished is None and not saved):
+            return Outcome(SUCCEEDED, EXIT_OK, cause=FINISHED)
+        if stopped is None:
+            return Outcome(FAILED, EXIT_FAILED, "every rank ended with 0, but the training has not noted that it is finished")
+    if stopped is not None:
+        return _requested(stopped, failing, backend_code)
+    return _failed(marks, failing, unfinished, backend_code)
+
+
+def _requested(request: stop.Stop, failing: RankMark | None, backend_code: int) -> Outcome:
+    """The verdict on an attempt that did not end by itself."""
+    if request.cause == stop.CANCELLED:
+        return Outcome(CANCELLED, EXIT_INTERRUPTED, request.reason or "cancelled; all ranks were stopped", cause=stop.CANCELLED)
+    if failing is not None and not failing.stopped and failing.ended is not None and failing.ended < request.time:
+        return Outcome(FAILED, failing.exit_code or EXIT_FAILED, _rank_reason(failing), failing)
+    if request.cause == stop.TIME_LIMIT:
+        return Outcome(FAILED, EXIT_TIME_LIMIT, request.reason or "the time limit was reached", cause=stop.TIME_LIMIT)
+    code = backend_code or EXIT_FAILED
+    reason = request.reason or f"stopped: {request.cause.replace('_', ' ')}"
+    return Outcome(FAILED, code, reason, cause=request.cause, bad_hosts=request.bad_hosts)
+
+
+def _stopped_by_wrapper(marks: Sequence[RankMark | None]) -> stop.Stop | None:
+    """What made the wrappers stop their ranks by themselves, where nothing failed before."""
+    over = any(mark is not None and mark.stop_cause == stop.TIME_LIMIT for mark in marks)
+    if not over or any(mark is not None and mark.failed and not mark.stopped for mark in marks):
+        return None
+    return stop.Stop(stop.TIME_LIMIT, "the ranks themselves", "the time limit was reached")
+
+
+def _failed(
+    marks: Sequence[RankMark | None], failing: RankMark | None, unfinished: Sequence[int], backend_code: int
+) -> Outcome:
     lost = [rank for rank in unfinished if not _stopped(marks[rank])]
     if failing is not None and not (failing.stopped and lost):
-        return Outcome("failed", failing.exit_code or EXIT_FAILED, _rank_reason(failing), failing)
+        return Outcome(FAILED, failing.exit_code or EXIT_FAILED, _rank_reason(failing), failing)
     if unfinished:
-        return Outcome("failed", backend_code or EXIT_FAILED, _unfinished_reason(marks, lost or unfinished, backend_code))
-    return Outcome("failed", backend_code, f"every rank ended with 0, but what started them ended with {backend_code}")
+        never = all(mark is None for mark in marks)
+        reason = _unfinished_reason(marks, lost or unfinished, backend_code)
+        return Outcome(FAILED, backend_code or EXIT_FAILED, reason, cause=NOT_STARTED if never else stop.FAILURE)
+    return Outcome(FAILED, backend_code, f"every rank ended with 0, but what started them ended with {backend_code}")
 
 
 def _stopped(mark: RankMark | None) -> bool:

@@ -68,9 +68,19 @@ class JobPaths:
         return self.root / "logs"
 
     @property
-    def ranks(self) -> Path:
-        """Directory of the ranks' start and exit marks."""
-        return self.root / "ranks"
+    def attempts(self) -> Path:
+        """Directory of the attempts to run the job."""
+        return self.root / "attempts"
+
+    @property
+    def cancel(self) -> Path:
+        """Its existence is the request to cancel the job; it is never taken back."""
+        return self.root / "cancel"
+
+    @property
+    def finished(self) -> Path:
+        """The training's own mark that it is done; ranks find its path in HVDGRAB_FINISHED."""
+        return self.root / "finished.json"
 
     @property
     def backend_log(self) -> Path:
@@ -81,13 +91,26 @@ class JobPaths:
         """Output of one rank, both streams."""
         return self.logs / f"rank-{rank:04d}.log"
 
-    def rank_mark(self, rank: int) -> Path:
-        """Start and exit mark of one rank."""
-        return self.ranks / f"rank-{rank:04d}.json"
+    def attempt(self, number: int) -> AttemptPaths:
+        """The files of one attempt, from 1."""
+        return AttemptPaths(self, number)
+
+    def attempt_numbers(self) -> list[int]:
+        """The attempts whose directories are there, ascending."""
+        try:
+            names = os.listdir(self.attempts)  # noqa: PTH208 - names are all that is needed
+        except OSError:
+            return []
+        return sorted(int(name) for name in names if re.fullmatch(r"\d{4,9}", name))
+
+    def newest_attempt(self) -> AttemptPaths:
+        """The last attempt that is there, or the first, where none is."""
+        numbers = self.attempt_numbers()
+        return self.attempt(numbers[-1] if numbers else 1)
 
     def directories(self) -> tuple[Path, ...]:
         """What `create` makes, the job directory first."""
-        return (self.root, self.logs, self.ranks, self.checkpoints)
+        return (self.root, self.logs, self.attempts, self.checkpoints)
 
     def create(self) -> None:
         """Make the directories.
@@ -101,6 +124,75 @@ class JobPaths:
                 directory.mkdir()
         except OSError as error:
             raise UsageError(f"the job directory {self.root} cannot be made: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class AttemptPaths:
+    """The files of one attempt to run a job; constructing it touches nothing.
+
+    All of them can be read from another host over a shared file system: they are made once, or replaced in one step.
+    """
+
+    job: JobPaths
+    number: int
+    """From 1."""
+
+    @property
+    def root(self) -> Path:
+        """Directory of the attempt."""
+        return self.job.attempts / f"{self.number:04d}"
+
+    @property
+    def claim(self) -> Path:
+        """Which supervisor runs the attempt: made once, before anything else is done."""
+        return self.root / "claim.json"
+
+    @property
+    def plan(self) -> Path:
+        """The plan of this attempt; the job's own ``plan.json`` is the newest attempt's."""
+        return self.root / "plan.json"
+
+    @property
+    def ranks(self) -> Path:
+        """Directory of the ranks' marks."""
+        return self.root / "ranks"
+
+    @property
+    def progress(self) -> Path:
+        """Any change of its modification time is progress of the training; ranks find its path in HVDGRAB_PROGRESS."""
+        return self.root / "progress"
+
+    @property
+    def alive(self) -> Path:
+        """Touched by the supervisor as long as it lives, for ranks on other hosts."""
+        return self.root / "alive"
+
+    @property
+    def stop(self) -> Path:
+        """Why the attempt is being stopped; written before the supervisor is signalled."""
+        return self.root / "stop.json"
+
+    @property
+    def end(self) -> Path:
+        """How the attempt ended; the supervisor's last act."""
+        return self.root / "end.json"
+
+    @property
+    def remote_shell(self) -> Path:
+        """The program by which mpirun reaches other hosts."""
+        return self.root / "remote-shell"
+
+    def rank_mark(self, rank: int) -> Path:
+        """Start, heartbeat and exit mark of one rank."""
+        return self.ranks / f"rank-{rank:04d}.json"
+
+    def create(self) -> None:
+        """Make the directories, where they are not there.
+
+        Raises:
+            OSError: where they cannot be made.
+        """
+        self.ranks.mkdir(parents=True, exist_ok=True)
 
 
 def new_id(name: str, now: float | None = None, salt: str | None = None) -> str:

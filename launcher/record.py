@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 from dataclasses import dataclass, field
@@ -11,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.paths import JobPaths
+from launcher.process.identity import alive, own_identity
+
+__all__ = ["FINAL", "STATES", "EventLog", "JobRecord", "own_identity", "read_events", "read_record"]
 
 STATES = ("queued", "starting", "running", "succeeded", "failed", "cancelled", "unknown")
 FINAL = ("succeeded", "failed", "cancelled")
@@ -103,25 +105,6 @@ def _state(submitted: dict[str, Any], started: dict[str, Any], finished: dict[st
         return "unknown", "the job directory holds no record of a submission"
     if submitted.get("host") != socket.gethostname():
         return "unknown", f"it was started on {submitted.get('host')}, which this host cannot ask"
-    if not _alive(submitted.get("pid"), submitted.get("pid_started")):
+    if not alive(submitted.get("pid"), submitted.get("pid_started")):
         return "unknown", "the command that ran it is gone, and has not noted an end"
     return ("running", None) if started else ("starting", None)
-
-
-def own_identity() -> dict[str, Any]:
-    """Host, process id and that process's start, by which a later reader tells whether this process still lives."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "pid_started": _start_ticks(os.getpid())}
-
-
-def _alive(pid: Any, started: Any) -> bool:
-    return isinstance(pid, int) and started is not None and _start_ticks(pid) == started
-
-
-def _start_ticks(pid: int) -> int | None:
-    """Start of a process in clock ticks since boot, which together with its id names it for good; None where it is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()  # the program's name before it may hold anything
-    return None if fields[0] == "Z" else int(fields[19])

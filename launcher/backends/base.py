@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from launcher.backends.flavours import Flags, flags_for
+from launcher.paths import AttemptPaths, JobPaths
 from launcher.plan import Plan
+from launcher.process.supervisor import VARIABLE
+from launcher.process.task import own_variables
 
 
 class Backend(Protocol):
@@ -13,7 +17,7 @@ class Backend(Protocol):
 
     `command` is called while planning and must not touch the host.  `start` is called once, after the job directory was
     written; `poll` any number of times after it; `stop` at most once, also when the job has ended by itself: it returns when
-    no process of the job is left, or says which are.
+    no process of the attempt is left on this host, or says which are.
     """
 
     name: str
@@ -22,7 +26,7 @@ class Backend(Protocol):
         """The argv to execute, and variables that this way of starting needs."""
         ...
 
-    def start(self, plan: Plan) -> int:
+    def start(self, plan: Plan, attempt: AttemptPaths) -> int:
         """Start it; returns the process id.  Raises `launcher.errors.BackendError`."""
         ...
 
@@ -39,13 +43,18 @@ class Backend(Protocol):
         ...
 
     def stop(self, grace: float) -> list[int]:
-        """End every process of the job: TERM, then after ``grace`` seconds KILL.  Returns ids that could not be ended."""
+        """End every process of the attempt: TERM, then after ``grace`` seconds KILL.  Returns ids that could not be ended."""
         ...
+
+
+def attempt_of(plan: Plan) -> AttemptPaths:
+    """The files of the plan's attempt."""
+    return JobPaths(Path(plan.job_dir)).attempt(plan.attempt)
 
 
 def wrapper_command(plan: Plan) -> tuple[str, ...]:
     """What every rank is started as.  The user's command is read from the plan by it, and is on no command line before."""
-    return (plan.python, "-m", "launcher.process.rank", plan.job_dir)
+    return (plan.python, "-m", "launcher.process.rank", plan.job_dir, str(plan.attempt))
 
 
 def flags_of(plan: Plan) -> Flags:
@@ -57,6 +66,28 @@ def placement(plan: Plan, flags: Flags) -> tuple[str, ...]:
     """Binding options, with their numbers filled in."""
     table = flags.binding | flags.overloaded_binding if plan.oversubscribed else flags.binding
     return tuple(option.format(threads=plan.threads_per_rank, ranks=plan.ranks) for option in table[plan.binding])
+
+
+def host_list(plan: Plan) -> str:
+    """The plan's hosts as every mpirun here takes them: ``node1:2,node2:2``."""
+    return ",".join(f"{host.name}:{host.slots}" for host in plan.hosts)
+
+
+def host_options(plan: Plan, flags: Flags) -> tuple[str, ...]:
+    """Where the ranks run, how the hosts are reached, and which variables travel there."""
+    if not plan.hosts:
+        return tuple(option.format(ranks=plan.ranks) for option in flags.here)
+    values = {"hosts": host_list(plan), "shell": str(attempt_of(plan).remote_shell)}
+    options = [option.format(**values) for option in flags.hosts]
+    for name in exported(plan) if flags.export else ():
+        options += [flags.export, name]
+    return tuple(options)
+
+
+def exported(plan: Plan) -> tuple[str, ...]:
+    """Names of the variables that the wrappers on other hosts need, sorted; values travel inside mpirun's own connection."""
+    names = {*plan.environment, *own_variables(attempt_of(plan)), VARIABLE, *plan.secrets}
+    return tuple(sorted(names))
 
 
 def idle_environment(plan: Plan, flags: Flags) -> dict[str, str]:

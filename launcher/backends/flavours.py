@@ -19,8 +19,14 @@ class Flags:
     """Options for each value of ``resources.binding``, always passed."""
     overloaded_binding: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The same where there are more ranks than cores; bindings that are missing here are as above."""
-    hosts: tuple[str, ...] = ()
+    here: tuple[str, ...] = ()
     """Names this host with as many slots as ranks; ``{ranks}`` is replaced."""
+    host_list: tuple[str, ...] = ("-hosts", "{hosts}")
+    """Names the hosts with their slots; ``{hosts}`` is replaced by ``node1:2,node2:2``."""
+    remote_shell: tuple[str, ...] = ("-launcher", "ssh", "-launcher-exec", "{shell}")
+    """Names the program by which hosts are reached; ``{shell}`` is replaced."""
+    export: str = ""
+    """Stands before each name of a variable that travels to other hosts; '' where all do."""
     root: tuple[str, ...] = ()
     """Consent to run as root, where mpirun asks for it."""
     oversubscribe: tuple[str, ...] = ()
@@ -29,6 +35,11 @@ class Flags:
     """Variables for ranks that share cores: a rank that waits must let others run."""
     horovodrun: bool = False
     """Whether horovodrun 0.28.1 can drive it."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Everything that a job on several hosts needs."""
+        return (*self.host_list, *self.remote_shell)
 
 
 _OPENMPI_4 = Flags(
@@ -43,7 +54,10 @@ _OPENMPI_4 = Flags(
         "socket": ("--bind-to", "socket:overload-allowed", "--map-by", "socket"),
         "numa": ("--bind-to", "numa:overload-allowed", "--map-by", "numa"),
     },
-    hosts=("-H", "localhost:{ranks}"),
+    here=("-H", "localhost:{ranks}"),
+    host_list=("-H", "{hosts}"),
+    remote_shell=("--mca", "plm_rsh_agent", "{shell}"),
+    export="-x",
     root=("--allow-run-as-root",),
     oversubscribe=("--oversubscribe",),
     oversubscribed_environment={"OMPI_MCA_mpi_yield_when_idle": "1"},
@@ -58,7 +72,10 @@ _OPENMPI_5 = Flags(
         "socket": ("--bind-to", "package:overload-allowed", "--map-by", "package:OVERSUBSCRIBE"),
         "numa": ("--bind-to", "numa:overload-allowed", "--map-by", "numa:OVERSUBSCRIBE"),
     },
-    hosts=("--host", "localhost:{ranks}"),
+    here=("--host", "localhost:{ranks}"),
+    host_list=("--host", "{hosts}"),
+    remote_shell=("--prtemca", "plm_ssh_agent", "{shell}"),
+    export="-x",
     root=("--allow-run-as-root",),
     oversubscribed_environment={"OMPI_MCA_mpi_yield_when_idle": "1"},
 )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
-from launcher.paths import JobPaths
+from launcher.paths import AttemptPaths
 from launcher.plan import Plan
+from launcher.process import tree
 from launcher.process.group import ProcessGroup
 from launcher.process.output import Output
-from launcher.process.sweep import sweep
+from launcher.process.supervisor import VARIABLE, own_name
+from launcher.process.sweep import end, marked
+from launcher.process.task import own_variables
+from launcher.remote_shell import PYTHON_VARIABLE
 
 
 class ProcessBackend:
@@ -20,20 +23,24 @@ class ProcessBackend:
 
     def __init__(self) -> None:
         self._group: ProcessGroup | None = None
-        self._job_id = ""
+        self._attempt: AttemptPaths | None = None
+        self._before: frozenset[int] = frozenset()
         self.left_behind = 0
-        """Processes that `stop` found outside the group."""
+        """Processes that `stop` found after the program itself had ended."""
 
     def command(self, plan: Plan) -> tuple[tuple[str, ...], dict[str, str]]:
         """The argv to execute, and variables that this way of starting needs; every backend has its own."""
         raise TypeError(f"{type(self).__name__} defines no command, so it cannot start {plan.job_id}")
 
-    def start(self, plan: Plan) -> int:
+    def start(self, plan: Plan, attempt: AttemptPaths) -> int:
         """Execute the plan's argv in the job directory, so that no module of the user's directory shadows the wrapper's."""
-        job = JobPaths(Path(plan.job_dir))
+        tree.become_subreaper()
+        self._before = frozenset(entry.pid for entry in tree.descendants(os.getpid()))
         secrets = [os.environ[name] for name in plan.secrets if name in os.environ]
-        self._group = ProcessGroup.start(plan.argv, job.root, starting_environment(plan), job.backend_log, secrets)
-        self._job_id = plan.job_id
+        environment = starting_environment(plan, attempt)
+        log = attempt.job.backend_log
+        self._group = ProcessGroup.start(plan.argv, attempt.job.root, environment, log, secrets, attempt.number)
+        self._attempt = attempt
         return self._group.process.pid
 
     @property
@@ -56,16 +63,25 @@ class ProcessBackend:
             self._group.send(signal.SIGKILL)
 
     def stop(self, grace: float) -> list[int]:
-        """End the program, then whatever else carries the job's mark."""
-        if self._group is None:
+        """End the program, then whatever else comes from it or carries the attempt's mark."""
+        if self._group is None or self._attempt is None:
             return []
         self._group.stop(grace)
-        self.left_behind, remaining = sweep(self._job_id, grace)
+        self.left_behind, remaining = end(self._left, grace)
+        self._group.output.drain()
         self._group.output.close()
+        tree.reap_others(self._group.process.pid)
         return remaining
 
+    def _left(self) -> list[tree.Entry]:
+        """What carries the mark, and what was started since the start without it: an emptied environment hides nothing."""
+        assert self._attempt is not None
+        own = [entry for entry in tree.descendants(os.getpid()) if entry.pid not in self._before]
+        known = {entry.pid for entry in own}
+        return own + [entry for entry in marked(self._attempt.job.id, self._attempt.number) if entry.pid not in known]
 
-def starting_environment(plan: Plan) -> dict[str, str]:
-    """The environment of the program that starts the ranks: the inherited one, scrubbed, with the plan's variables."""
+
+def starting_environment(plan: Plan, attempt: AttemptPaths) -> dict[str, str]:
+    """The environment of the program that starts the ranks: the inherited one, scrubbed, with the plan's variables and marks."""
     inherited = {name: value for name, value in os.environ.items() if name not in plan.scrubbed}
-    return inherited | plan.environment
+    return inherited | plan.environment | own_variables(attempt) | {VARIABLE: own_name(), PYTHON_VARIABLE: plan.python}

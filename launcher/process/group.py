@@ -11,6 +11,7 @@ from pathlib import Path
 
 from launcher.errors import BackendError
 from launcher.process.output import LogFile, Output
+from launcher.process.tree import die_with_parent
 
 
 class ProcessGroup:
@@ -22,9 +23,9 @@ class ProcessGroup:
 
     @classmethod
     def start(
-        cls, argv: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path, secrets: Iterable[str]
+        cls, argv: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path, secrets: Iterable[str], attempt: int = 1
     ) -> ProcessGroup:
-        """Start a program.
+        """Start a program; the system sends it TERM when this process ends, however it ends.
 
         Args:
             argv: what to execute; never passed through a shell.
@@ -32,15 +33,16 @@ class ProcessGroup:
             environment: its whole environment.
             log: where both its streams go.
             secrets: values to hide there.
+            attempt: its number, for the line by which the log tells attempts apart.
 
         Raises:
             BackendError: where the system refuses.
         """
         try:
-            file = LogFile(log)
+            file = LogFile(log, attempt)
             process = subprocess.Popen(
                 argv, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                start_new_session=True, bufsize=0,
+                start_new_session=True, bufsize=0, preexec_fn=_end_with_parent,
             )  # fmt: skip
         except OSError as error:
             raise BackendError(f"{argv[0]} could not be started: {error.strerror}") from error
@@ -69,3 +71,8 @@ class ProcessGroup:
                 self.process.wait(grace)
         self.send(signal.SIGKILL)
         self.process.wait()
+
+
+def _end_with_parent() -> None:
+    """Runs in the child before the program; whoever is subreaper has loaded what this needs before the fork."""
+    die_with_parent(signal.SIGTERM)

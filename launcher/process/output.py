@@ -7,6 +7,8 @@ ends a line too, so that progress bars appear as they move.
 from __future__ import annotations
 
 import os
+import select
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -84,10 +86,13 @@ class LineBuffer:
 class LogFile:
     """An append-only log that never ends the program that writes to it: what a full disk refuses is counted instead."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, attempt: int = 1) -> None:
         self.lost = 0
         """Bytes that could not be written."""
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if attempt > 1:
+            moment = time.strftime("%Y-%m-%d %H:%M:%S")
+            self.write(f"=== attempt {attempt}, {moment}, {os.uname().nodename} ===\n".encode())
 
     def write(self, data: bytes) -> None:
         """Append."""
@@ -136,6 +141,13 @@ class Output:
             return False
         self._log.write(self._redactor.feed(self._lines.feed(data)))
         return True
+
+    def drain(self, seconds: float = 0.2) -> None:
+        """Take what is in the pipe; a process left behind may hold it open, so not for ever."""
+        deadline = time.monotonic() + seconds
+        while self.open and time.monotonic() < deadline:
+            if not self.read_some() and self.open:
+                select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
         """Write what was held back and close pipe and log.  Idempotent."""

@@ -1,60 +1,87 @@
 """The search for what is left of a job: every process that carries its mark, HVDGRAB_JOB_ID, in its environment.
 
-A process group does not hold children that call ``setsid``, and a signal does not reach what ignores it; the environment that a
-process was started with stays with all its descendants.
+Runs on another host as ``python -m launcher.process.sweep JOB_ID GRACE [ATTEMPT]`` and answers with one line of JSON.  Standard
+library only.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import sys
 import time
+from collections.abc import Callable, Sequence
 
-import psutil
+from launcher.process import tree
 
 MARK = "HVDGRAB_JOB_ID"
+ATTEMPT = "HVDGRAB_ATTEMPT"
+PAUSE = 0.05
 
 
-def marked(job_id: str) -> list[psutil.Process]:
-    """Living processes of a job on this host, this process left out; those of other users cannot be seen."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and process.environ().get(MARK) == job_id and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
-            continue
+def marked(job_id: str, attempt: int | None = None) -> list[tree.Entry]:
+    """Living processes of a job, or of one attempt of it, on this host, this process and those that wait for it left out."""
+    wanted = [f"{MARK}={job_id}".encode(), *([f"{ATTEMPT}={attempt}".encode()] if attempt is not None else [])]
+    known = tree.table()
+    waiting = _ancestors(known)
+    return [entry for entry in tree.marked(wanted, known) if entry.pid not in waiting]
+
+
+def _ancestors(known: dict[int, tree.Entry]) -> set[int]:
+    found: set[int] = set()
+    pid = os.getpid()
+    while pid in known and pid not in found:
+        found.add(pid)
+        pid = known[pid].parent
     return found
 
 
-def sweep(job_id: str, grace: float, deadline: float = 10.0) -> tuple[int, list[int]]:
+def sweep(job_id: str, grace: float, deadline: float = 10.0, attempt: int | None = None) -> tuple[int, list[int]]:
     """End every process of a job: TERM, then KILL, again until none is found.
 
     Args:
         job_id: the job.
         grace: seconds between TERM and KILL; 0 for KILL at once.
         deadline: seconds after which the search is given up.
+        attempt: only this attempt's processes; by default all.
 
     Returns:
         How many were found, and the ids of those that still live.
     """
-    found = marked(job_id)
-    count = len(found)
+    return end(lambda: marked(job_id, attempt), grace, deadline)
+
+
+def end(search: Callable[[], list[tree.Entry]], grace: float, deadline: float = 10.0) -> tuple[int, list[int]]:
+    """As `sweep`, of whatever a search finds; children of this process among them are collected."""
+    found = search()
+    seen = {entry.pid for entry in found}
     if found and grace > 0:
-        _signal(found, kill=False)
-        psutil.wait_procs(found, timeout=grace)
-    end = time.monotonic() + deadline
-    while (found := marked(job_id)) and time.monotonic() < end:
-        _signal(found, kill=True)
-        psutil.wait_procs(found, timeout=0.5)
-    return count, [process.pid for process in found]
+        tree.send(found, signal.SIGTERM)
+        _wait_until_gone(search, grace)
+    last = time.monotonic() + deadline
+    while (found := search()) and time.monotonic() < last:
+        seen |= {entry.pid for entry in found}
+        tree.send(found, signal.SIGKILL)
+        _wait_until_gone(search, 0.5)
+    return len(seen), [entry.pid for entry in found]
 
 
-def _signal(processes: list[psutil.Process], *, kill: bool) -> None:
-    for process in processes:
-        try:
-            if kill:
-                process.kill()
-            else:
-                process.terminate()
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
+def _wait_until_gone(search: Callable[[], list[tree.Entry]], seconds: float) -> None:
+    last = time.monotonic() + seconds
+    while search() and time.monotonic() < last:
+        time.sleep(PAUSE)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point on another host; returns the exit code, 1 where something is left."""
+    if len(argv) not in (2, 3):
+        print("usage: python -m launcher.process.sweep JOB_ID GRACE [ATTEMPT]", file=sys.stderr)
+        return 2
+    found, remaining = sweep(argv[0], float(argv[1]), attempt=int(argv[2]) if len(argv) == 3 else None)
+    print(json.dumps({"found": found, "remaining": remaining}))
+    return 1 if remaining else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

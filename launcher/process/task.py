@@ -6,8 +6,9 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from launcher.paths import JobPaths
+from launcher.paths import AttemptPaths
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 """Where MPIs and schedulers say which rank this is, in the order in which they are asked."""
@@ -15,13 +16,19 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID
 
 @dataclass(frozen=True)
 class Task:
-    """One rank's program."""
+    """One rank's program, and how it is to be ended."""
 
     command: tuple[bytes, ...]
     environment: dict[bytes, bytes]
     workdir: str
     secrets: tuple[str, ...]
     """Values to hide in the output."""
+    time_limit: float | None = None
+    """Seconds."""
+    checkpoint_signal: str | None = None
+    """Name without SIG, such as USR1: what makes the training save its state."""
+    before_limit: float = 0.0
+    """Seconds between that signal and the end of the time limit."""
 
 
 def find_rank(environment: Mapping[str, str]) -> int:
@@ -33,24 +40,54 @@ def find_rank(environment: Mapping[str, str]) -> int:
     return 0
 
 
-def read_task(job: JobPaths, inherited: Mapping[str, str]) -> Task:
-    """The rank's program from the job's plan.
+def read_plan(attempt: AttemptPaths) -> dict[str, Any]:
+    """The attempt's plan as plain data, or the job's where the attempt has none of its own.
+
+    Raises:
+        OSError, ValueError: where it cannot be read.
+    """
+    path = attempt.plan if attempt.plan.exists() else attempt.job.plan
+    data = json.loads(path.read_text("ascii"))
+    if not isinstance(data, dict):
+        raise ValueError(f"{path} holds no plan")
+    return data
+
+
+def read_task(attempt: AttemptPaths, rank: int, inherited: Mapping[str, str]) -> Task:
+    """The rank's program from the attempt's plan.
 
     Args:
-        job: the job directory.
+        attempt: the attempt.
+        rank: the last ones run the plan's server command, where it has such ranks.
         inherited: the wrapper's own environment; the plan's variables are put on top.
 
     Raises:
         OSError, ValueError, KeyError: where the plan cannot be read.
     """
-    plan = json.loads(job.plan.read_text("ascii"))
-    environment = {**inherited, **plan["environment"], **plan["rank_environment"]}
+    plan = read_plan(attempt)
+    environment = {**inherited, **plan["environment"], **plan["rank_environment"], **own_variables(attempt)}
+    server_ranks = plan.get("server_ranks", 0)
+    server = bool(server_ranks) and rank >= plan["ranks"] - server_ranks
     return Task(
-        command=tuple(_bytes(argument) for argument in plan["command"]),
+        command=tuple(_bytes(argument) for argument in plan["server_command" if server else "command"]),
         environment={_bytes(name): _bytes(value) for name, value in environment.items()},
         workdir=plan["workdir"],
         secrets=tuple(inherited[name] for name in plan["secrets"] if name in inherited),
+        time_limit=plan.get("time_limit"),
+        checkpoint_signal=plan.get("checkpoint_signal"),
+        before_limit=plan.get("before_limit", 0.0),
     )
+
+
+def own_variables(attempt: AttemptPaths) -> dict[str, str]:
+    """Variables that every process of an attempt carries: its mark, and where the training says how far it is."""
+    return {
+        "HVDGRAB_JOB_ID": attempt.job.id,
+        "HVDGRAB_JOB_DIR": str(attempt.job.root),
+        "HVDGRAB_ATTEMPT": str(attempt.number),
+        "HVDGRAB_PROGRESS": str(attempt.progress),
+        "HVDGRAB_FINISHED": str(attempt.job.finished),
+    }
 
 
 def _bytes(text: str) -> bytes:

@@ -22,9 +22,23 @@ def test_ids_have_their_form_and_differ() -> None:
 
 def test_every_file_lies_in_the_job_directory(tmp_path: Path) -> None:
     job = JobPaths(tmp_path / "x")
-    files = [job.spec, job.plan, job.events, job.metrics, job.report, job.backend_log, job.rank_log(3), job.rank_mark(12)]
+    files = [job.spec, job.plan, job.events, job.metrics, job.report, job.backend_log, job.rank_log(3), job.cancel, job.finished]
+    attempt = job.attempt(12)
+    own = [attempt.claim, attempt.plan, attempt.rank_mark(12), attempt.progress, attempt.alive, attempt.stop, attempt.end]
     assert all(job.root in file.parents for file in files)
-    assert (job.rank_log(3).name, job.rank_mark(12).name) == ("rank-0003.log", "rank-0012.json")
+    assert all(attempt.root in file.parents for file in own)
+    assert attempt.root == job.root / "attempts" / "0012"
+    assert (job.rank_log(3).name, attempt.rank_mark(12).name) == ("rank-0003.log", "rank-0012.json")
+
+
+def test_attempts_are_counted_by_their_directories(tmp_path: Path) -> None:
+    job = JobPaths(tmp_path / "x")
+    assert (job.attempt_numbers(), job.newest_attempt().number) == ([], 1)
+    job.create()
+    for number in (2, 1, 10_001):
+        job.attempt(number).create()
+    (job.attempts / "junk").mkdir()
+    assert (job.attempt_numbers(), job.newest_attempt().number) == ([1, 2, 10_001], 10_001)
 
 
 def test_root_is_option_then_variable_then_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -69,6 +83,6 @@ def test_a_directory_is_made_once(tmp_path: Path) -> None:
     job = JobPaths(tmp_path / "jobs" / "x")
     job.create()
     assert job.logs.is_dir()
-    assert job.ranks.is_dir()
+    assert job.attempts.is_dir()
     with pytest.raises(UsageError, match="cannot be made: File exists"):
         job.create()

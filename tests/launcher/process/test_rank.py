@@ -54,6 +54,7 @@ HOSTILE = [
 def job(tmp_path: Path) -> Iterator[JobPaths]:
     made = JobPaths(tmp_path / "demo-20250102-030405-00ff")
     made.create()
+    made.attempt(1).create()
     yield made
     sweep(made.id, 0.0)
 
@@ -74,7 +75,7 @@ def plan(job: JobPaths, *command: str, workdir: str = "/", secrets: tuple[str, .
 
 def start(job: JobPaths, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "launcher.process.rank", str(job.root)],
+        [sys.executable, "-m", "launcher.process.rank", str(job.root), "1"],
         cwd=CHECKOUT, env=clean_environment({"HVDGRAB_JOB_ID": job.id, **(env or {})}), stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -83,7 +84,7 @@ def run(job: JobPaths, env: Mapping[str, str] | None = None) -> tuple[int, RankM
     process = start(job, env)
     _, stderr = process.communicate(timeout=60)
     assert b"Traceback" not in stderr, stderr
-    return process.returncode, read_marks(job, 1)[0]
+    return process.returncode, read_marks(job.attempt(1), 1)[0]
 
 
 def wait_for(job: JobPaths, text: bytes) -> None:
@@ -175,7 +176,7 @@ def test_signals_reach_the_program_and_are_noted(job: JobPaths, number: signal.S
     assert process.wait(20) == 9
     assert process.stderr is not None
     process.stderr.close()
-    mark = read_marks(job, 1)[0]
+    mark = read_marks(job.attempt(1), 1)[0]
     assert mark is not None
     assert (mark.exit_code, mark.stopped) == (9, True)
 
@@ -192,13 +193,23 @@ def test_what_ignores_the_signal_is_killed_with_its_group(job: JobPaths) -> None
     assert marked(job.id) == []
 
 
-def test_the_sweep_finds_what_left_the_group(job: JobPaths) -> None:
+def test_what_leaves_the_group_is_ended_with_the_program(job: JobPaths) -> None:
     code = "import os, signal, time\nif os.fork() == 0:\n os.setsid(); signal.signal(15, signal.SIG_IGN); time.sleep(60)"
     plan(job, *python(code + "\nelse: time.sleep(0.5)"))
     assert run(job, {"PYTHONUNBUFFERED": "1"})[0] == 0
-    assert len(marked(job.id)) == 1, "it holds the pipe open, and the wrapper does not wait for it"
-    assert sweep(job.id, 0.3) == (1, [])
-    assert marked(job.id) == []
+    assert marked(job.id) == [], "it held the pipe open, and the wrapper ended it"
+
+
+def test_the_sweep_ends_what_carries_the_mark(job: JobPaths) -> None:
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    environment = clean_environment({"HVDGRAB_JOB_ID": job.id, "HVDGRAB_ATTEMPT": "1"})
+    with subprocess.Popen(python(code), env=environment, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert [entry.pid for entry in marked(job.id, attempt=1)] == [process.pid]
+        assert marked(job.id, attempt=2) == []
+        assert sweep(job.id, 0.3) == (1, [])
+        assert marked(job.id) == []
 
 
 def test_output_is_not_delayed_and_secrets_are_hidden(job: JobPaths) -> None:

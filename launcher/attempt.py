@@ -1,0 +1,359 @@
+"""One attempt to run a job: claim it, start, watch, judge, clean up.
+
+One loop waits for signals, for what mpirun says, and for time.  When `AttemptRun.run` returns, no process of the attempt is left
+on any of its hosts, or its end says which are, and ``end.json`` is written.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from dataclasses import replace
+from typing import Protocol
+
+from launcher import claim, remote, remote_shell, stop
+from launcher.backends import build_backend
+from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, BackendError
+from launcher.files import replace_text
+from launcher.outcome import CANCELLED, FAILED, NOT_STARTED, AttemptEnd, Outcome, judge
+from launcher.paths import AttemptPaths, JobPaths
+from launcher.plan import Plan
+from launcher.process.marks import RankMark, read_marks
+from launcher.process.signals import SignalBox
+from launcher.process.sweep import sweep
+from launcher.progress import Epoch, MetricsFollower
+from launcher.record import EventLog
+from launcher.watch import Watch, lost_hosts, spec_names
+
+TICK = 0.25
+"""Seconds between looks at metrics and marks."""
+TOUCH = 5.0
+"""Seconds between the supervisor's own signs of life."""
+STOP_GRACE = 8.0
+"""Seconds between asking the backend to stop and KILL."""
+SWEEP_GRACE = 6.0
+"""Seconds between TERM and KILL for processes that outlive the backend: the wrappers end their programs in that time."""
+FAILURE_GRACE = 10.0
+"""Seconds that a backend has to end by itself after one of its ranks has failed."""
+ENDED_GRACE = 30.0
+"""Seconds that a backend has to end by itself after all of its ranks have ended well."""
+
+
+class View(Protocol):
+    """What a person sees of a run."""
+
+    def started(self, plan: Plan) -> None:
+        """The ranks are being started."""
+        ...
+
+    def tick(self, epochs: list[Epoch], metrics: MetricsFollower) -> None:
+        """Called every `TICK` with the epochs that were finished since."""
+        ...
+
+    def stopping(self, reason: str) -> None:
+        """The ranks are being stopped."""
+        ...
+
+    def warn(self, message: str) -> None:
+        """Something that does not change the job's result."""
+        ...
+
+    def closed(self) -> None:
+        """No further progress follows."""
+        ...
+
+
+class SilentView:
+    """Nobody looks."""
+
+    def started(self, plan: Plan) -> None:
+        """Nothing is shown."""
+
+    def tick(self, epochs: list[Epoch], metrics: MetricsFollower) -> None:
+        """Nothing is shown."""
+
+    def stopping(self, reason: str) -> None:
+        """Nothing is shown."""
+
+    def warn(self, message: str) -> None:
+        """Nothing is shown."""
+
+    def closed(self) -> None:
+        """Nothing is shown."""
+
+
+class AlreadyClaimedError(Exception):
+    """Another supervisor runs, or ran, this attempt; nothing was started."""
+
+
+def place(job: JobPaths, plan: Plan) -> AttemptPaths:
+    """Write a plan as that of its attempt and as the job's newest.
+
+    Raises:
+        OSError: where the job directory cannot be written.
+    """
+    attempt = job.attempt(plan.attempt)
+    attempt.create()
+    replace_text(attempt.plan, plan.to_json(), durable=True)
+    replace_text(job.plan, plan.to_json())
+    return attempt
+
+
+class AttemptRun:
+    """One attempt; `run` is called once, in a process's main thread."""
+
+    def __init__(
+        self, job: JobPaths, attempt: int, plan: Plan, view: View, signals: SignalBox | None = None, *, interactive: bool = False
+    ) -> None:
+        """The attempt ``attempt`` of a job, whose ``plan`` was written.
+
+        Args:
+            job: the job directory.
+            attempt: its number, from 1.
+            plan: what to start.
+            view: what a person sees.
+            signals: where the caller collects signals already.
+            interactive: whether a signal comes from a person: it then means that the job is cancelled, and a second one that the
+                person does not want to wait.
+        """
+        self._job = job
+        self._paths = job.attempt(attempt)
+        self._plan = plan
+        self._view = view
+        self._signals = signals
+        self._interactive = interactive
+        self._backend = build_backend(plan)
+        self._events = EventLog(job)
+        self._metrics = MetricsFollower(job.metrics)
+        self._reported: set[int] = set()
+        self._hosts = remote.Hosts()
+        self._stop: stop.Stop | None = None
+        self._backend_hung = False
+        self._failed_at: float | None = None
+        self._ended_at: float | None = None
+        self._terminate_at: float | None = None
+        self._kill_at: float | None = None
+        self._touch_at = 0.0
+        self._remaining: list[str] = []
+        self._started = time.time()
+        self._begun = time.monotonic()
+        self._watch = Watch(self._paths, plan, os.uname().nodename, self._begun)
+
+    def run(self) -> AttemptEnd:
+        """Run the attempt to its end.
+
+        Raises:
+            AlreadyClaimedError: where this attempt has, or had, a supervisor.
+            OSError: where the job directory cannot be written at all.
+        """
+        if not claim.take(self._paths):
+            raise AlreadyClaimedError(f"attempt {self._paths.number} of {self._job.id} has a supervisor already")
+        if self._signals is not None:
+            return self._run(self._signals)
+        with SignalBox() as signals:
+            return self._run(signals)
+
+    def _run(self, signals: SignalBox) -> AttemptEnd:
+        self._view.started(self._plan)
+        try:
+            outcome = self._start_and_wait(signals)
+        except (BackendError, OSError) as error:
+            outcome = Outcome(FAILED, EXIT_FAILED, str(error), cause=NOT_STARTED)
+        end = self._end(outcome)
+        try:
+            end.write(self._paths)
+        except OSError as error:
+            self._view.warn(f"the end of the attempt could not be noted: {self._paths.end}: {error.strerror}")
+        self._note_end(end)
+        return end
+
+    def _start_and_wait(self, signals: SignalBox) -> Outcome:
+        if self._paths.number > 1:
+            sweep(self._job.id, 0.0)  # what is left of earlier attempts
+        refused = self._check_hosts(signals)
+        self._obey(signals)
+        self._look_for_requests()
+        if self._stop is not None:
+            return Outcome(CANCELLED, EXIT_INTERRUPTED, "stopped before a rank was started", cause=self._stop.cause)
+        if refused is not None:
+            return refused
+        pid = self._backend.start(self._plan, self._paths)
+        self._events.add("started", attempt=self._paths.number, pid=pid, argv=list(self._plan.argv))
+        while (code := self._backend.poll()) is None:
+            self._wait(signals)
+            self._obey(signals)
+            self._look()
+            self._enforce(time.monotonic())
+        return self._clean_up_and_judge(code)
+
+    def _check_hosts(self, signals: SignalBox) -> Outcome | None:
+        if not remote.other_hosts(self._plan):
+            return None
+        remote_shell.write(self._paths)
+        self._hosts = remote.check(self._plan, self._paths, lambda: self._pending(signals))
+        if not self._hosts.faults:
+            return None
+        away = all(fault.unreachable for fault in self._hosts.faults)
+        bad = tuple(dict.fromkeys(fault.host for fault in self._hosts.faults))
+        cause = stop.LOST_NODE if away else NOT_STARTED
+        reason = f"ranks cannot be started on these hosts:\n{self._hosts.table()}"
+        return Outcome(FAILED, EXIT_FAILED, reason, cause=cause, bad_hosts=bad)
+
+    def _pending(self, signals: SignalBox) -> bool:
+        self._obey(signals)
+        return self._stop is not None
+
+    def _wait(self, signals: SignalBox) -> None:
+        output = self._backend.output
+        sources: list[SignalBox | int] = [signals]
+        if output is not None and output.open:
+            sources.append(output.fileno())
+        ready, _, _ = select.select(sources, [], [], TICK)
+        if output is not None and output.open and output.fileno() in ready:
+            output.read_some()
+
+    def _obey(self, signals: SignalBox) -> None:
+        for number in signals.take():
+            self._events.add("signal", attempt=self._paths.number, signal=signal.Signals(number).name)
+            if self._stop is None:
+                self._request(self._cause_of_signal(number))
+            elif self._interactive:
+                self._kill_at = time.monotonic()
+            elif self._job.cancel.exists():
+                self._terminate_at = min(self._terminate_at or 0.0, time.monotonic())
+
+    def _cause_of_signal(self, number: int) -> stop.Stop:
+        written = stop.Stop.read(self._paths)
+        if written is not None:
+            return written
+        name = signal.Signals(number).name
+        if self._interactive:
+            return stop.Stop(stop.CANCELLED, name, "interrupted; all ranks were stopped")
+        if self._job.cancel.exists():
+            return stop.Stop(stop.CANCELLED, name)
+        return stop.Stop(stop.PREEMPTION, name, f"{name} ended the attempt from outside")
+
+    def _look_for_requests(self) -> None:
+        if self._stop is None and self._job.cancel.exists():
+            self._request(stop.Stop(stop.CANCELLED, "the request in the job directory"))
+        elif self._stop is None and (written := stop.Stop.read(self._paths)) is not None:
+            self._request(written)
+
+    def _request(self, wanted: stop.Stop) -> None:
+        """Stop the attempt: ranks that can save their state get the time for it, where the cause leaves any."""
+        self._stop = wanted.write(self._paths)
+        now = time.monotonic()
+        gentle = self._stop.cause == stop.PREEMPTION and self._plan.checkpoint_signal is not None
+        self._terminate_at = now + self._plan.before_limit if gentle else now
+        once_more = "; once more to stop waiting for them" if self._interactive else ""
+        self._view.stopping(f"{self._stop.reason or self._stop.cause.replace('_', ' ')}: stopping all ranks{once_more}")
+        self._events.add("stopping", attempt=self._paths.number, cause=self._stop.cause, by=self._stop.by)
+
+    def _look(self) -> None:
+        self._view.tick(self._metrics.poll(), self._metrics)
+        marks = read_marks(self._paths, self._plan.ranks)
+        for mark in marks:
+            if mark is not None and mark.exit_code is not None and mark.rank not in self._reported:
+                self._report(mark)
+        now = time.monotonic()
+        if self._ended_at is None and all(mark is not None and mark.exit_code == 0 for mark in marks):
+            self._ended_at = now
+        self._look_for_requests()
+        if self._stop is None and (wanted := self._watch.look(now, marks)) is not None:
+            self._request(wanted)
+
+    def _report(self, mark: RankMark) -> None:
+        self._reported.add(mark.rank)
+        self._events.add(
+            "rank-exit",
+            attempt=self._paths.number,
+            rank=mark.rank,
+            exit_code=mark.exit_code,
+            signal=mark.signal,
+            stopped=mark.stopped,
+        )
+        if mark.lost_output:
+            self._view.warn(f"{mark.lost_output} bytes of output of rank {mark.rank} could not be written to its log")
+        if mark.failed and self._failed_at is None:
+            self._failed_at = time.monotonic()
+
+    def _enforce(self, now: float) -> None:
+        if now >= self._touch_at:
+            self._touch_at = now + TOUCH
+            self._touch()
+        if self._kill_at is not None:
+            if now >= self._kill_at:
+                self._backend.kill()
+        elif self._terminate_at is not None:
+            if now >= self._terminate_at:
+                self._backend.terminate()
+                self._kill_at = now + STOP_GRACE
+        elif self._failed_at is not None and now >= self._failed_at + FAILURE_GRACE:
+            self._request(stop.Stop(stop.FAILURE, "the supervisor", "a rank has failed and the others wait for it"))
+        elif self._ended_at is not None and now >= self._ended_at + ENDED_GRACE:
+            self._backend_hung = True
+            self._view.warn("all ranks have ended well, but what had started them does not end: it is being ended")
+            self._terminate_at = now
+
+    def _touch(self) -> None:
+        try:
+            self._paths.alive.touch()
+        except OSError:
+            return  # a removed directory or a full disk ends no job
+
+    def _clean_up_and_judge(self, code: int) -> Outcome:
+        self._remaining = [f"{os.uname().nodename}:{pid}" for pid in self._backend.stop(SWEEP_GRACE)]
+        unknown: list[str] = []
+        if self._hosts.names:
+            left, unknown = remote.sweep(self._plan, self._paths, SWEEP_GRACE)
+            self._remaining += left + [f"{host}: could not be asked" for host in unknown]
+        self._look()
+        marks = read_marks(self._paths, self._plan.ranks)
+        finished = self._job.finished.exists() or (False if self._plan.require_finished else None)
+        request = self._stop or self._lost(marks, unknown)
+        return judge(marks, 0 if self._backend_hung else code, stopped=request, finished=finished)
+
+    def _lost(self, marks: list[RankMark | None], unknown: list[str]) -> stop.Stop | None:
+        """The end by itself of what had started the ranks, because a host was lost."""
+        if any(mark is not None and mark.failed and not mark.stopped for mark in marks):
+            return None
+        known = [mark for mark in marks if mark is not None]
+        away = {self._hosts.names[host] for host in unknown}
+        cut_off = {mark.rank for mark in known if mark.stop_cause == "starter_gone" and mark.host != os.uname().nodename}
+        silent = cut_off | {mark.rank for mark in known if mark.exit_code is None and mark.host in away}
+        lost = lost_hosts(known, silent, os.uname().nodename)
+        if not lost:
+            return None
+        names = ", ".join(spec_names(lost, self._hosts.names))
+        return stop.Stop(stop.LOST_NODE, "the supervisor", f"the connection to {names} was lost", bad_hosts=lost)
+
+    def _end(self, outcome: Outcome) -> AttemptEnd:
+        used = tuple(host.name for host in self._plan.hosts) or (os.uname().nodename,)
+        first = outcome.first_failing
+        bad = spec_names(outcome.bad_hosts or ((first.host,) if first is not None else ()), self._hosts.names)
+        return AttemptEnd(
+            attempt=self._paths.number,
+            state=outcome.state,
+            cause=outcome.cause,
+            exit_code=outcome.exit_code,
+            reason=outcome.reason,
+            first_failing_rank=first.rank if first is not None else None,
+            hosts=used,
+            bad_hosts=bad,
+            progressed=self._watch.progressed,
+            started=round(self._started, 3),
+            ended=round(time.time(), 3),
+            seconds=round(time.monotonic() - self._begun, 3),
+            remaining=tuple(self._remaining),
+        )
+
+    def _note_end(self, end: AttemptEnd) -> None:
+        if self._backend.left_behind and self._stop is None:
+            self._view.warn(f"{self._backend.left_behind} processes that the job left behind were ended")
+        if end.remaining:
+            self._view.warn(f"processes that could not be ended: {', '.join(end.remaining)}")
+        self._events.add("attempt-end", **{name: value for name, value in vars(replace(end)).items() if value is not None})
+        if self._events.error is not None:
+            self._view.warn(f"the job's record is incomplete: {self._job.events}: {self._events.error.strerror}")

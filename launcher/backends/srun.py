@@ -1,0 +1,89 @@
+"""Ranks inside an allocation of SLURM: started by srun, or by mpirun over the allocation's nodes, as found at run time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from launcher.backends.base import flags_of, idle_environment, placement, wrapper_command
+from launcher.backends.process import ProcessBackend
+from launcher.errors import BackendError
+from launcher.paths import AttemptPaths
+from launcher.plan import Plan
+from launcher.slurm import choice
+from launcher.slurm.allocation import Allocation
+from launcher.slurm.way import STEP_OPTIONS, Way, shared
+
+_BINDING = {"none": "none", "core": "cores", "socket": "sockets", "numa": "ldoms"}
+
+
+class SrunBackend(ProcessBackend):
+    """``srun --mpi=... python -m launcher.process.rank JOBDIR ATTEMPT``, or mpirun with the same."""
+
+    name = "srun"
+
+    def command(self, plan: Plan) -> tuple[tuple[str, ...], dict[str, str]]:
+        """What a plan shows: which PMI it is, and whether mpirun takes srun's place, is found inside the allocation."""
+        kind = (plan.slurm or {}).get("mpi", "auto")
+        return srun_argv(plan, Allocation("0", ("",), (plan.ranks,), (0,), in_step=False, restarts=0), kind), {}
+
+    def start(self, plan: Plan, attempt: AttemptPaths) -> int:
+        """Look at the allocation that this process stands in, find a way, and start."""
+        here, way = resolve(plan, os.environ)
+        attempt.job.backend_log.parent.mkdir(parents=True, exist_ok=True)
+        with attempt.job.backend_log.open("ab") as log:
+            log.write(f"hvdgrab-launch: ranks are started by {way.program}: {way.reason}\n".encode())
+        return super().start(here, attempt)
+
+
+def resolve(plan: Plan, environment: Mapping[str, str]) -> tuple[Plan, Way]:
+    """The plan with the argv by which it starts in the allocation at hand, and the way that was found.
+
+    Raises:
+        BackendError: where there is no allocation, it is too small, or no way works.
+    """
+    allocation = Allocation.from_environment(environment)
+    if allocation is None:
+        raise BackendError("this job runs in an allocation of SLURM, but there is none here: SLURM_JOB_ID is not set")
+    around = {**environment, **plan.environment}
+    mpirun = plan.launcher_path if os.access(plan.launcher_path, os.X_OK) else None
+    way = choice.choose(allocation, around, plan.python, (plan.slurm or {}).get("mpi", "auto"), mpirun=mpirun)
+    kept = tuple(name for name in environment if name.startswith(STEP_OPTIONS))
+    argv, further = (srun_argv(plan, allocation, way.mpi), {}) if way.program == "srun" else mpirun_argv(plan, allocation, way)
+    return replace(plan, argv=argv, environment=plan.environment | further, scrubbed=kept), way
+
+
+def srun_argv(plan: Plan, allocation: Allocation, kind: str) -> tuple[str, ...]:
+    """The step that holds all ranks; consecutive ranks share a node.
+
+    A rank that ends badly ends the step, as mpirun does it, so that no other waits for it.
+    """
+    argv = ["srun", f"--mpi={kind}", f"--ntasks={plan.ranks}"]
+    if len(allocation.nodes) > 1:
+        argv.append(f"--nodes={min(len(allocation.nodes), plan.ranks)}")
+    per_node = (plan.slurm or {}).get("ranks_per_node")
+    argv += [f"--ntasks-per-node={per_node}"] if per_node else []
+    argv += [f"--cpus-per-task={plan.threads_per_rank}", f"--cpu-bind={_BINDING[plan.binding]}"]
+    argv += ["--distribution=block", "--kill-on-bad-exit=1", "--wait=0", "--export=ALL", *shared(allocation)]
+    argv += ["--overcommit"] if _too_small(plan, allocation) else []
+    return (*argv, *wrapper_command(plan))
+
+
+def mpirun_argv(plan: Plan, allocation: Allocation, way: Way) -> tuple[tuple[str, ...], dict[str, str]]:
+    """mpirun over the allocation's nodes, which it finds by itself, and the variables that it needs."""
+    assert way.mpirun is not None
+    local = replace(plan, mpi_flavour=way.mpirun.flavour, mpi_version=way.mpirun.version)
+    local = replace(local, oversubscribed=plan.oversubscribed or plan.ranks > allocation.slots)
+    flags = flags_of(local)
+    argv = [way.mpirun.path, "-np", str(plan.ranks)]
+    argv += flags.root if plan.allow_root else ()
+    argv += placement(local, flags)
+    argv += flags.oversubscribe if local.oversubscribed else ()
+    argv += (*plan.network_args, *plan.extra_args, *wrapper_command(plan))
+    return tuple(argv), idle_environment(local, flags) | ({"SLURM_OVERLAP": "1"} if allocation.in_step else {})
+
+
+def _too_small(plan: Plan, allocation: Allocation) -> bool:
+    """Whether ranks must share cores.  Unknown numbers of cores count as enough: SLURM then refuses with its own words."""
+    return all(allocation.cpus) and plan.ranks * plan.threads_per_rank > sum(allocation.cpus)

@@ -1,0 +1,64 @@
+"""The process that runs one attempt of a job: ``python -m launcher.supervise JOBDIR ATTEMPT``.
+
+It is started by a daemon, inside a batch script, or by hand.  Exit codes: the attempt's own; 75 where the attempt has, or had, a
+supervisor already, and nothing was started; 2 where there is no such job.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from launcher.attempt import AlreadyClaimedError, AttemptRun, SilentView
+from launcher.backends import command_of
+from launcher.claim import EXIT_CLAIMED
+from launcher.errors import EXIT_FAILED, EXIT_USAGE, LauncherError
+from launcher.paths import JobPaths
+from launcher.plan import Plan
+from launcher.process.signals import SignalBox
+
+
+def read_plan(job: JobPaths, attempt: int) -> Plan:
+    """The attempt's own plan, or the job's, made one of this attempt.
+
+    Raises:
+        OSError, ValueError, TypeError, KeyError: where there is none that can be read.
+    """
+    path = job.attempt(attempt).plan
+    plan = Plan.from_json((path if path.exists() else job.plan).read_text("ascii"))
+    if plan.attempt == attempt:
+        return plan
+    renumbered = replace(plan, attempt=attempt)
+    return replace(renumbered, argv=command_of(renumbered)[0])
+
+
+def supervise(job: JobPaths, attempt: int) -> int:
+    """Run an attempt that nobody looks at; returns the exit code."""
+    with SignalBox() as signals:
+        try:
+            plan = read_plan(job, attempt)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            print(f"{job.root} holds no job that can be started: {error}", file=sys.stderr)
+            return EXIT_USAGE
+        try:
+            return AttemptRun(job, attempt, plan, SilentView(), signals).run().exit_code
+        except AlreadyClaimedError as error:
+            print(error, file=sys.stderr)
+            return EXIT_CLAIMED
+        except (OSError, LauncherError) as error:
+            print(f"{job.id}: attempt {attempt} was not started: {error}", file=sys.stderr)
+            return EXIT_FAILED
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point: the job directory and the attempt's number."""
+    if len(argv) != 2 or not argv[1].isdigit() or int(argv[1]) < 1:
+        print("usage: python -m launcher.supervise JOBDIR ATTEMPT", file=sys.stderr)
+        return EXIT_USAGE
+    return supervise(JobPaths(Path(argv[0]).absolute()), int(argv[1]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
