@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hvdgrab.balance import backends
-from hvdgrab.balance.arrays import Array, is_torch, to_numpy
+from hvdgrab.balance.arrays import Array, is_torch, like, to_numpy
 from hvdgrab.balance.pairs import check_rows
 from hvdgrab.balance.sign_rules import SignRule
 from hvdgrab.config import BalanceConfig
 from hvdgrab.errors import StateError, UsageError
+
+if TYPE_CHECKING:
+    import torch
 
 VERSION = 1
 UNKNOWN_COUNT = 1000
@@ -38,8 +42,8 @@ class PairBalancer:
         UsageError: a negative width.
     """
 
-    running_sum: NDArray[Any]
-    """(width,) float32, or float64 with ``precision: fp64``."""
+    running_sum: Array
+    """(width,) float32, or float64 with ``precision: fp64``; NumPy, or a tensor once it was moved."""
     choice: str
     """Which backend computes the signs and why, in one sentence."""
 
@@ -66,6 +70,10 @@ class PairBalancer:
         self.backend, self.choice = picked
         self.running_sum = np.zeros(width, dtype=self._dtype)
         self._room = np.empty(max(1, count), dtype=np.int8)
+
+    def move(self, place: torch.device) -> None:
+        """Keep the running sum on ``place`` from now on, where the vectors are to lie: nothing of their width is copied then."""
+        self.running_sum = sys.modules["torch"].from_numpy(to_numpy(self.running_sum, "running_sum")).to(place)
 
     @property
     def signs(self) -> NDArray[np.int8]:
@@ -121,7 +129,7 @@ class PairBalancer:
             "precision": self.config.precision,
             "carry_over": self.config.carry_over,
             **self._rule.state_dict(),
-            "running_sum": self.running_sum.copy(),
+            "running_sum": to_numpy(self.running_sum, "running_sum").copy(),
             "signs": self.signs,
         }
 
@@ -144,7 +152,7 @@ class PairBalancer:
                 f"where the state says ({self.width},) and ({state['index']},)"
             )
         self._rule.load_state_dict(state)
-        self.running_sum[...] = running_sum
+        self.running_sum[...] = like(running_sum.astype(self._dtype), self.running_sum)
         self._keep(0, signs.astype(np.int8, copy=False))
 
     def _keep(self, start: int, signs: NDArray[np.int8]) -> None:

@@ -13,9 +13,10 @@ from hvdgrab.balance.meters import BoundExact, BoundResult, BoundSketch
 from hvdgrab.comm.communicator import Communicator, broadcast_bytes, gather_bytes
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator.book import Orders, named_ranks, orders_digest
-from hvdgrab.coordinator.coordinators import Coordinator, Signs
 from hvdgrab.coordinator.journal import EpochFacts
 from hvdgrab.coordinator.messages import Header
+from hvdgrab.coordinator.reordering import Reordering
+from hvdgrab.coordinator.state import Coordinator, Signs
 from hvdgrab.errors import ConsistencyError
 
 UNKNOWN = BoundResult(None, None, None)
@@ -41,6 +42,9 @@ class EndOfEpoch:
     seeded_orders: Callable[[int], Orders]
     dimension: int
     coordinator: Coordinator
+    reordering: Reordering
+    coordinated: bool
+    """Whether the epoch's gradients make the order of the next."""
     meter: BoundSketch | BoundExact | None
     rule: Rule | None
     whole: bool
@@ -48,10 +52,12 @@ class EndOfEpoch:
 
     def run(self, communicator: Communicator) -> Outcome:
         """Collective; the orders are compared on all ranks before anyone follows them."""
-        signs, dropped = self.coordinator.finish(communicator, self.header)
+        finish = self.coordinator.finish if self.coordinated else self.coordinator.rest
+        signs, dropped = finish(communicator, self.header)
         following = self._following(signs)
         compare_orders(communicator, following, self.header.epoch + 1)
         bound = self._bound(communicator)
+        self.reordering.judge(communicator, bound.l2_vs_random, self.coordinated)
         pairs = int((signs != 0).sum())
         sent, self.coordinator.bytes_sent = self.coordinator.bytes_sent, 0
         facts = EpochFacts(
@@ -67,6 +73,8 @@ class EndOfEpoch:
         return Outcome(following, facts)
 
     def _following(self, signs: Signs) -> Orders:
+        if not self.coordinated:
+            return np.array(self.orders)
         if self.rule is not None:
             return np.asarray(self.rule.next_order(), dtype=np.int64)[np.newaxis]
         if self.config.uses_gradients:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hvdgrab.comm.communicator import Communicator
 from hvdgrab.errors import ConsistencyError
 
-_FIELDS = ("kind", "epoch", "message", "pair", "pairs", "unit")
+FIELDS = ("kind", "epoch", "message", "pair", "pairs", "unit")
 
 
 class Kind(enum.IntEnum):
@@ -45,7 +45,13 @@ class Header:
 
     def row(self) -> NDArray[np.int64]:
         """(6,) int64, in the order of the fields."""
-        return np.array([getattr(self, name) for name in _FIELDS], dtype=np.int64)
+        return np.array([getattr(self, name) for name in FIELDS], dtype=np.int64)
+
+    @classmethod
+    def of(cls, row: NDArray[np.int64]) -> Header:
+        """The header of a `row`."""
+        kind, *rest = row[: len(FIELDS)].tolist()
+        return cls(Kind(kind), *rest)
 
 
 @dataclass(frozen=True)
@@ -70,16 +76,42 @@ def gather_headers(
     Raises:
         ConsistencyError: the headers differ; on ``root`` only, the others learn of it when the job ends.
     """
-    row = np.concatenate([header.row(), extra, np.zeros(room - extra.size, dtype=np.int64)])
+    row = _with_extra(header, extra, room)
     rows = np.empty((communicator.size, row.size), dtype=np.int64) if communicator.rank == root else None
     communicator.gather(row, rows, root)
     if rows is None:
         return None
-    heads = rows[:, : len(_FIELDS)]
-    if (heads != heads[root]).any():
+    compare_headers(rows)
+    return rows[:, len(FIELDS) : len(FIELDS) + extra.size]
+
+
+def share_headers(communicator: Communicator, header: Header, extra: NDArray[np.int64], room: int) -> NDArray[np.int64]:
+    """As `gather_headers`, on every rank.
+
+    Raises:
+        ConsistencyError: the headers differ; on every rank.
+    """
+    row = _with_extra(header, extra, room)
+    rows = np.empty((communicator.size, row.size), dtype=np.int64)
+    communicator.allgather(row, rows)
+    compare_headers(rows)
+    return rows[:, len(FIELDS) : len(FIELDS) + extra.size]
+
+
+def compare_headers(rows: NDArray[np.int64]) -> None:
+    """Make sure that the first columns of ``rows`` (W, at least 6), all ranks' headers, are the same.
+
+    Raises:
+        ConsistencyError: they are not; says where every rank is.
+    """
+    heads = rows[:, : len(FIELDS)]
+    if (heads != heads[0]).any():
         places = [describe(rank, kind, epoch, unit) for rank, (kind, epoch, _, _, _, unit) in enumerate(heads.tolist())]
         raise ConsistencyError(disagreement(places))
-    return rows[:, len(_FIELDS) : len(_FIELDS) + extra.size]
+
+
+def _with_extra(header: Header, extra: NDArray[np.int64], room: int) -> NDArray[np.int64]:
+    return np.concatenate([header.row(), extra, np.zeros(room - extra.size, dtype=np.int64)])
 
 
 def describe(rank: int, kind: int, epoch: int, unit: int) -> str:

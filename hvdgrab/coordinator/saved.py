@@ -17,7 +17,9 @@ from hvdgrab.comm.communicator import Communicator, broadcast_bytes
 from hvdgrab.coordinator.book import OrderBook, Orders
 from hvdgrab.errors import StateError
 
-VERSION = 2
+VERSION = 3
+_ADDED = {2: {"reordering": None}}
+"""Older versions that can be read, with the values of what they lack."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class SavedState:
     """(k, width) float32: see `PairBuffer.unsent`."""
     rule: dict[str, Any] | None
     """`Rule.state_dict` of a rule that orders one rank alone."""
+    reordering: list[float] | None
+    """`Reordering.saved`: whether the bound still falls."""
     facts: dict[str, Any]
     """What must be equal in the run that continues: examples, units, dealing, parameters."""
 
@@ -61,6 +65,7 @@ class SavedState:
         balance: dict[str, Any] | None = None,
         unsent: torch.Tensor | None = None,
         rule: dict[str, Any] | None = None,
+        reordering: list[float] | None = None,
     ) -> SavedState:
         """The state of a run that stands where ``book`` says, unless a later place is given."""
         return cls(
@@ -76,6 +81,7 @@ class SavedState:
             balance=balance,
             unsent=unsent,
             rule=rule,
+            reordering=reordering,
             facts=dict(facts),
         )
 
@@ -140,7 +146,7 @@ class SavedState:
         """Plain numbers, strings and tensors: ``torch.load(weights_only=True)`` reads it."""
         plain = {
             name: getattr(self, name)
-            for name in ("rank", "size", "n", "order", "seed", "epoch", "position", "rule", "facts", "unsent")
+            for name in ("rank", "size", "n", "order", "seed", "epoch", "position", "rule", "reordering", "facts", "unsent")
         }
         arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in ("orders", "signs")}
         return {"version": VERSION, **plain, **arrays, "balance": to_tensors(self.balance)}
@@ -154,8 +160,10 @@ class SavedState:
         """
         if not isinstance(state, Mapping) or "version" not in state:
             raise StateError("this is not a state of GraBSampler or GraBOptimizer: it has no version")
-        if state["version"] != VERSION:
-            raise StateError(f"the saved state has version {state['version']}, this release reads version {VERSION}")
+        if state["version"] not in (VERSION, *_ADDED):
+            readable = " or ".join(map(str, (*_ADDED, VERSION)))
+            raise StateError(f"the saved state has version {state['version']}, this release reads version {readable}")
+        state = {**_ADDED.get(state["version"], {}), **state}
         names = cls.__dataclass_fields__
         missing = sorted(set(names) - set(state))
         if missing:

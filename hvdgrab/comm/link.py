@@ -1,0 +1,216 @@
+"""Messages between the training ranks and a server that does not train: from one to one, each sender's in order.
+
+A link has W + 1 ends: those of the ranks 0 … W − 1, and the server's, number W.  A message is a row of numbers and a body of
+bytes.  Every end belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvdgrab.comm.communicator import Buffer, Communicator
+from hvdgrab.errors import CommunicatorClosed
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+ROW = 7
+"""Numbers of a message's row."""
+Row = NDArray[np.int64]
+Body = NDArray[np.uint8]
+EMPTY: Body = np.zeros(0, dtype=np.uint8)
+_HEAD_TAG, _BODY_TAG = 1, 2
+_CHUNK_BYTES = 2**30
+_FIRST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
+
+
+class Message(NamedTuple):
+    """What arrived."""
+
+    sender: int
+    row: Row
+    """(ROW,) int64."""
+    body: Body
+    """(bytes,) uint8."""
+
+
+class Link(Protocol):
+    """One end.  Every call raises `CommunicatorClosed` once `cancel` was called."""
+
+    @property
+    def rank(self) -> int:
+        """This end's number."""
+
+    @property
+    def server(self) -> int:
+        """The server's number, which is that of the training ranks (W)."""
+
+    def send(self, to: int, row: Row, body: Body = EMPTY) -> None:
+        """Send a message; both may be changed when this returns, which may wait until a large one is being received."""
+
+    def receive(self, sender: int | None = None) -> Message:
+        """Wait for the next message, of one sender or of any."""
+
+    def cancel(self) -> None:
+        """Make calls that wait, and all later ones, raise `CommunicatorClosed`.  May be called from another thread."""
+
+
+class MPILink:
+    """A link over an MPI communicator of its own, whose last rank is the server.
+
+    Args:
+        comm: nobody else may use it.
+        chunk_bytes: most bytes of one MPI message.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, chunk_bytes: int = _CHUNK_BYTES) -> None:
+        from mpi4py import MPI
+
+        self._mpi, self._comm, self._chunk = MPI, comm, chunk_bytes
+        self._cancelled = threading.Event()
+        self.rank, self.server = comm.Get_rank(), comm.Get_size() - 1
+
+    def send(self, to: int, row: Row, body: Body = EMPTY) -> None:
+        """See `Link.send`."""
+        self._check()
+        head = np.concatenate([row, [body.size]]).astype(np.int64)
+        parts = [self._comm.Isend(part, to, _BODY_TAG) for part in self._chunks(body)]
+        requests = [self._comm.Isend(head, to, _HEAD_TAG), *parts]
+        self._until(lambda: bool(self._mpi.Request.Testall(requests)))
+
+    def receive(self, sender: int | None = None) -> Message:
+        """See `Link.receive`."""
+        self._check()
+        status = self._mpi.Status()
+        source = self._mpi.ANY_SOURCE if sender is None else sender
+        self._until(lambda: bool(self._comm.Iprobe(source, _HEAD_TAG, status)))
+        head = np.empty(ROW + 1, dtype=np.int64)
+        self._comm.Recv(head, status.source, _HEAD_TAG)
+        body = np.empty(int(head[-1]), dtype=np.uint8)
+        requests = [self._comm.Irecv(part, status.source, _BODY_TAG) for part in self._chunks(body)]
+        self._until(lambda: bool(self._mpi.Request.Testall(requests)))
+        return Message(status.source, head[:-1], body)
+
+    def cancel(self) -> None:
+        """See `Link.cancel`."""
+        self._cancelled.set()
+
+    def _chunks(self, body: Body) -> list[Body]:
+        return [body[start : start + self._chunk] for start in range(0, body.size, self._chunk)]
+
+    def _check(self) -> None:
+        if self._cancelled.is_set() or self._mpi.Is_finalized():
+            raise CommunicatorClosed(f"rank {self.rank}: the link to the server is closed")
+
+    def _until(self, done: Any) -> None:
+        """MPI has no event to wait for: the test itself is what moves messages on."""
+        pause = _FIRST_SLEEP
+        while not done():
+            time.sleep(pause)
+            self._check()
+            pause = min(2 * pause, _LONGEST_SLEEP)
+
+
+class ThreadLink:
+    """One thread's end of a simulated link; made by `thread_links`."""
+
+    def __init__(self, ends: list[ThreadLink], condition: threading.Condition, rank: int, server: int) -> None:
+        self._ends, self._condition = ends, condition
+        self._arrived: list[Message] = []
+        self._cancelled = False
+        self.rank, self.server = rank, server
+
+    def send(self, to: int, row: Row, body: Body = EMPTY) -> None:
+        """See `Link.send`."""
+        with self._condition:
+            self._check()
+            self._ends[to]._arrived.append(Message(self.rank, row.copy(), body.copy()))
+            self._condition.notify_all()
+
+    def receive(self, sender: int | None = None) -> Message:
+        """See `Link.receive`."""
+        with self._condition:
+            while True:
+                self._check()
+                for number, message in enumerate(self._arrived):
+                    if sender in (None, message.sender):
+                        return self._arrived.pop(number)
+                self._condition.wait()
+
+    def cancel(self) -> None:
+        """See `Link.cancel`."""
+        with self._condition:
+            self._cancelled = True
+            self._condition.notify_all()
+
+    def _check(self) -> None:
+        if self._cancelled:
+            raise CommunicatorClosed(f"rank {self.rank}: the link to the server is closed")
+
+
+def thread_links(size: int) -> list[ThreadLink]:
+    """The ends of a simulated job of ``size`` ranks and a server, in the order of their numbers."""
+    ends: list[ThreadLink] = []
+    condition = threading.Condition()
+    ends.extend(ThreadLink(ends, condition, number, size) for number in range(size + 1))
+    return ends
+
+
+class ServedCommunicator:
+    """The communicator between the training ranks, together with their link to the server.
+
+    Args:
+        ranks: does all that a `Communicator` does.
+        link: this rank's end.
+    """
+
+    def __init__(self, ranks: Communicator, link: Link) -> None:
+        self._ranks, self.link = ranks, link
+        self.rank, self.size = ranks.rank, ranks.size
+
+    @property
+    def waiting_for(self) -> list[int]:
+        """See `Communicator.waiting_for`."""
+        return self._ranks.waiting_for
+
+    def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:
+        """See `Communicator.gather`."""
+        self._ranks.gather(send, receive, root)
+
+    def allgather(self, send: Buffer, receive: Buffer) -> None:
+        """See `Communicator.allgather`."""
+        self._ranks.allgather(send, receive)
+
+    def alltoall(self, send: Buffer, receive: Buffer) -> None:
+        """See `Communicator.alltoall`."""
+        self._ranks.alltoall(send, receive)
+
+    def broadcast(self, buffer: Buffer, root: int) -> None:
+        """See `Communicator.broadcast`."""
+        self._ranks.broadcast(buffer, root)
+
+    def reduce_sum(self, send: Buffer, receive: Buffer | None, root: int) -> None:
+        """See `Communicator.reduce_sum`."""
+        self._ranks.reduce_sum(send, receive, root)
+
+    def notify(self, notice: NDArray[np.int64]) -> None:
+        """See `Communicator.notify`."""
+        self._ranks.notify(notice)
+
+    def notices(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """See `Communicator.notices`."""
+        return self._ranks.notices()
+
+    def cancel(self) -> None:
+        """See `Communicator.cancel`."""
+        self._ranks.cancel()
+        self.link.cancel()
+
+    def close(self) -> None:
+        """See `Communicator.close`; the link stays open, for the next session of this process."""
+        self._ranks.close()
