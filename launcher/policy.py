@@ -136,8 +136,8 @@ def backoff(settings: Mapping[str, Any], ends: Sequence[AttemptEnd], random: Ran
         if end.progressed:
             break
     growth = min(in_a_row - 1, 64)  # a float holds any factor of sane size to this power
-    delay = min(settings["backoff_most"], settings["backoff"] * settings["backoff_factor"] ** growth)
-    return max(0.0, float(delay) * (1.0 + settings["jitter"] * random.uniform(-1.0, 1.0)))
+    delay = min(float(settings["backoff_most"]), float(settings["backoff"]) * float(settings["backoff_factor"]) ** growth)
+    return max(0.0, delay * (1.0 + float(settings["jitter"]) * random.uniform(-1.0, 1.0)))
 
 
 def excluded(settings: Mapping[str, Any], ends: Sequence[AttemptEnd], at: float) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -55,11 +56,25 @@ def start(dirs: Dirs, seconds: float = START_SECONDS) -> int:
         said = _hear(read, seconds)
     finally:
         os.close(read)
-    if said.endswith(_READY):
+    if said.endswith(_READY) and _listens(dirs, seconds):
         return process.pid
     if process.poll() is None and not said:
         raise UnreachableError(f"the daemon was not ready within {seconds:.0f} s; its log: {dirs.log}")
     raise UnreachableError(said.decode("utf-8", "replace").strip() or f"the daemon ended at once; its log: {dirs.log}")
+
+
+def _listens(dirs: Dirs, seconds: float) -> bool:
+    """Wait until a daemon listens: where another start was quicker, its daemon may still be about to."""
+    end = time.monotonic() + seconds
+    while True:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(str(dirs.socket))
+                return True
+            except OSError:
+                if time.monotonic() > end:
+                    return False
+        time.sleep(0.05)
 
 
 def daemon_environment() -> dict[str, str]:

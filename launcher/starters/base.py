@@ -59,6 +59,8 @@ class Starter(Protocol):
 
     name: str
     """For messages: local, slurm."""
+    interval: float
+    """Seconds between two calls of `look`, at least; 0 where looking costs nothing."""
 
     def start(self, job: JobPaths, attempt: int, plan: Plan, environment: Mapping[str, str]) -> Handle:
         """Bring the supervisor of an attempt to life.

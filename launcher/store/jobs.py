@@ -26,6 +26,8 @@ class Store:
         self._path = path
         self._holder = holder
         self._lock = threading.RLock()
+        self.changes = 0
+        """How many transactions were made: while it stands, nothing has changed."""
 
     @classmethod
     def open(
@@ -110,6 +112,7 @@ class Store:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+            self.changes += 1
 
     def get(self, job_id: str) -> Job | None:
         """One job; None where there is none."""

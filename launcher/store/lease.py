@@ -1,7 +1,8 @@
 """Which daemon may write the record: a row that its owner renews.
 
 Hosts' clocks are never compared.  Who wants a lease that another holds watches, by its own steady clock, whether it is renewed;
-only when it stood still for as long as it says it lasts is it taken over.  On one host a dead owner is known at once by its process.
+only when it stood still for as long as it says it lasts is it taken over.  On one host a dead owner is known at once by its
+process.
 """
 
 from __future__ import annotations

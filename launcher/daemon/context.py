@@ -1,0 +1,64 @@
+"""What the daemon's parts share."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from launcher.daemon.clock import Clock
+from launcher.daemon.dirs import Dirs
+from launcher.daemon.environments import Environments
+from launcher.daemon.queue import Capacity
+from launcher.paths import JobPaths
+from launcher.record import EventLog
+from launcher.starters.base import Starter
+from launcher.state import JobView
+from launcher.store.jobs import Store
+from launcher.store.rows import Job
+
+log = logging.getLogger("hvdgrab.daemon")
+
+
+@dataclass
+class Context:
+    """Made once, when the daemon starts."""
+
+    store: Store
+    dirs: Dirs
+    starters: Mapping[str, Starter]
+    """By the name that `launcher.store.rows.Job.starter` holds."""
+    clock: Clock
+    capacity: Capacity
+    random: Random = field(default_factory=Random)
+    host: str = field(default_factory=lambda: os.uname().nodename)
+    wake: Callable[[], None] = lambda: None
+    """Ends the loop's wait: there is something to do."""
+    changed: Callable[[], None] = lambda: None
+    """Tells whoever waits for a job that one has changed."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """What queued jobs wait for, by id."""
+    problem: str | None = None
+    """What keeps the daemon from its work at present."""
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def environments(self) -> Environments:
+        """The submitters' environments."""
+        return Environments(self.dirs.environments)
+
+    def view(self, job: Job) -> JobView:
+        """A job as clients see it."""
+        return job.view(self.host, self.reasons.get(job.id))
+
+    def note(self, job: Job, event: str, **details: Any) -> None:
+        """Append an event to a job's own log; a directory that is gone or full is only mentioned in the daemon's log."""
+        events = EventLog(JobPaths(Path(job.dir)))
+        events.add(event, **details)
+        if events.error is not None:
+            log.warning("%s: the event %s cannot be noted: %s", job.id, event, events.error)

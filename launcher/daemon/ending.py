@@ -1,0 +1,218 @@
+"""From the end of an attempt to the job's end or its next attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from launcher.daemon.context import Context, log
+from launcher.daemon.crash import step
+from launcher.daemon.intake import read_plan
+from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, UsageError
+from launcher.outcome import AttemptEnd, judge
+from launcher.paths import AttemptPaths, JobPaths
+from launcher.plan import Plan
+from launcher.policy import Final, Verdict, decide
+from launcher.process.marks import read_marks
+from launcher.process.sweep import sweep
+from launcher.record import read_events
+from launcher.state import CANCELLED, FAILED, RESTARTING, WAITING
+from launcher.stop import LOST_NODE, Stop
+from launcher.store.rows import Job
+
+SWEEP_GRACE = 3.0
+"""Seconds between TERM and KILL for what a lost supervisor left behind."""
+
+OWN_ENDS = ("finished", "failure", "hang", "time_limit")
+"""Causes that hold although the job's end was asked for meanwhile: it had come to its end by itself."""
+Sweep = Callable[[str, float], tuple[int, list[int]]]
+
+
+class Ending:
+    """Judges ends and writes them down."""
+
+    def __init__(self, context: Context, sweep_job: Sweep = sweep) -> None:
+        self._context = context
+        self._store = context.store
+        self._sweep = sweep_job
+
+    def ended(self, job: Job) -> None:
+        """Note the end of a job's attempt, of which its supervisor is gone."""
+        attempt = JobPaths(Path(job.dir)).attempt(job.attempt)
+        end = AttemptEnd.read(attempt)
+        step("end-seen")
+        self._note_end(job, end if end is not None else self._lost(job, attempt))
+
+    def not_started(self, job: Job, reason: str, *, final: bool = False) -> None:
+        """Note an attempt that could not be started; ``final`` where another would not either."""
+        log.warning("%s: attempt %d was not started: %s", job.id, job.attempt, reason)
+        now = self._context.clock.wall()
+        end = AttemptEnd(job.attempt, FAILED, "not_started", EXIT_FAILED, reason, hosts=(), started=now, ended=now)
+        self._note_end(job, end, Final(FAILED, EXIT_FAILED, reason) if final else None)
+
+    def finish_cancelled(self, job: Job) -> None:
+        """Note the end of an attempt that was cancelled before anything of it came to life."""
+        now = self._context.clock.wall()
+        self._note_end(
+            job,
+            AttemptEnd(
+                job.attempt, CANCELLED, "cancelled", EXIT_INTERRUPTED, "cancelled before it started", started=now, ended=now
+            ),
+        )
+
+    def cancel_waiting(self, job: Job) -> None:
+        """Note the end of a waiting job that was cancelled in its directory."""
+        with self._store.transaction() as record:
+            record.change(
+                job.id, only_in=WAITING, state=CANCELLED, exit_code=EXIT_INTERRUPTED, finished=self._context.clock.wall(),
+                reason="cancelled before it started", cancel=True,
+            )  # fmt: skip
+        self._context.changed()
+
+    def never(self, job: Job, reason: str) -> None:
+        """Note the end of a waiting job that can never start."""
+        with self._store.transaction() as record:
+            record.change(
+                job.id, only_in=WAITING, state=FAILED, exit_code=EXIT_FAILED, finished=self._context.clock.wall(), reason=reason
+            )
+        self._context.changed()
+
+    def close(self, job: Job) -> None:
+        """Do all that follows a job's final state, once: its last event, and the removal of its environment."""
+        paths = JobPaths(Path(job.dir))
+        if not _noted(read_events(paths.events), job):
+            details: dict[str, Any] = {"state": job.state, "exit_code": job.exit_code, "reason": job.reason}
+            self._context.note(job, "finished", **details, seconds=round(max(0.0, (job.finished or 0.0) - job.submitted), 3))
+        step("close-noted")
+        self._context.environments.forget(job.id)
+        self._context.reasons.pop(job.id, None)
+        step("close-forgotten")
+        with self._store.transaction() as record:
+            record.close(job.id)
+        log.info("%s: %s, exit code %s", job.id, job.state, job.exit_code)
+        self._context.changed()
+
+    def _note_end(self, job: Job, end: AttemptEnd, verdict: Verdict | None = None) -> None:
+        now = self._context.clock.wall()
+        verdict = verdict or self._verdict(job, end, now)
+        with self._store.transaction() as record:
+            present = record.get(job.id)
+            if present is None or present.attempt != end.attempt:
+                return
+            if present.cancel and not (isinstance(verdict, Final) and end.cause in OWN_ENDS):
+                verdict = Final(CANCELLED, EXIT_INTERRUPTED, _cancelled_reason(end))
+            record.add_end(job.id, end.attempt, asdict(end))
+            record.change(job.id, attempts=present.attempts + 1, handle=None, gpu_ids=(), **_changes(verdict, now))
+        step("end-recorded")
+        self._context.note(job, "attempt-ended", attempt=end.attempt, cause=end.cause, exit_code=end.exit_code, reason=end.reason)
+        if not isinstance(verdict, Final):
+            self._context.note(
+                job, "restarting", at=round(verdict.at, 3), reason=verdict.reason, without=list(verdict.excluded_hosts)
+            )
+        self._context.changed()
+
+    def _verdict(self, job: Job, end: AttemptEnd, now: float) -> Verdict:
+        earlier = [_end_of(data) for data in self._store.ends(job.id, job.first_attempt)]
+        plan = self._plan(job)
+        return decide(plan.restart if plan is not None else {}, [*earlier, end], now, self._context.random)
+
+    def _plan(self, job: Job) -> Plan | None:
+        try:
+            return read_plan(JobPaths(Path(job.dir)).plan)
+        except UsageError as error:
+            log.warning("%s: %s", job.id, error)
+            return None
+
+    def _lost(self, job: Job, attempt: AttemptPaths) -> AttemptEnd:
+        """The end of an attempt whose supervisor is gone without a word, judged by the ranks' marks; nothing of it lives then."""
+        plan = self._plan(job)
+        marks = read_marks(attempt, plan.ranks if plan is not None else job.ranks)
+        _, remaining = self._sweep(job.id, SWEEP_GRACE)
+        finished = plan is None or not plan.require_finished or attempt.job.finished.exists()
+        outcome = judge(marks, 0, stopped=Stop.read(attempt), finished=finished)
+        cause, reason = outcome.cause, outcome.reason
+        if outcome.state == FAILED and outcome.first_failing is None and cause not in ("hang", "preemption", "time_limit"):
+            cause, reason = (LOST_NODE, _lost_reason(job, attempt)) if attempt.claim.exists() else _not_begun(job, attempt)
+        now = self._context.clock.wall()
+        started = min((mark.started for mark in marks if mark is not None), default=now)
+        end = AttemptEnd(
+            attempt=job.attempt,
+            state=outcome.state,
+            cause=cause,
+            exit_code=outcome.exit_code,
+            reason=reason,
+            first_failing_rank=outcome.first_failing.rank if outcome.first_failing else None,
+            hosts=tuple(sorted({mark.host for mark in marks if mark is not None})),
+            progressed=attempt.progress.exists(),
+            started=started,
+            ended=now,
+            seconds=max(0.0, now - started),
+            remaining=tuple(f"{self._context.host}:{pid}" for pid in remaining),
+        )
+        try:
+            end.write(attempt)
+        except OSError as error:
+            log.warning("%s: its end cannot be noted in %s: %s", job.id, attempt.root, error.strerror)
+        return end
+
+
+def _lost_reason(job: Job, attempt: AttemptPaths) -> str:
+    if not attempt.job.root.exists():
+        return f"its directory {attempt.job.root} was removed while it ran"
+    return f"what ran attempt {job.attempt} is gone without a word: it was killed, or the host was started again"
+
+
+def _not_begun(job: Job, attempt: AttemptPaths) -> tuple[str, str]:
+    """Cause and reason where what should run the attempt has not even claimed it."""
+    if not attempt.job.root.exists():
+        return LOST_NODE, _lost_reason(job, attempt)
+    try:
+        lines = (attempt.root / "supervisor.log").read_text("utf-8", "replace").strip().splitlines()
+    except OSError:
+        lines = []
+    said = f": {lines[-1][:300]}" if lines else ""
+    return "not_started", f"what should run attempt {job.attempt} ended before it began{said}"
+
+
+def _cancelled_reason(end: AttemptEnd) -> str:
+    left = f"; processes that could not be ended: {', '.join(end.remaining)}" if end.remaining else ""
+    return (end.reason if end.cause == "cancelled" and end.reason else "cancelled; all ranks were stopped") + left
+
+
+def _changes(verdict: Verdict, now: float) -> dict[str, Any]:
+    if isinstance(verdict, Final):
+        return {
+            "state": verdict.state,
+            "exit_code": verdict.exit_code,
+            "reason": verdict.reason,
+            "finished": now,
+            "next_try": None,
+        }
+    return {
+        "state": RESTARTING,
+        "reason": verdict.reason,
+        "next_try": verdict.at,
+        "delay": max(0.0, verdict.at - now),
+        "excluded": verdict.excluded_hosts,
+    }
+
+
+def _end_of(data: dict[str, Any]) -> AttemptEnd:
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in data.items()
+        if name in AttemptEnd.__dataclass_fields__
+    }
+    return AttemptEnd(**values)
+
+
+def _noted(events: list[dict[str, Any]], job: Job) -> bool:
+    """Whether the job's end stands in its log already, after the last retry."""
+    for event in reversed(events):
+        if event["event"] == "retried":
+            return False
+        if event["event"] == "finished":
+            return bool(event.get("state") == job.state)
+    return False

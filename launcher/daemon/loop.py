@@ -1,0 +1,75 @@
+"""The loop around the engine: waits for time, for requests, and for the end of supervisors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from types import FrameType
+
+from launcher.daemon.context import Context, log
+from launcher.daemon.engine import Engine
+from launcher.daemon.spool import Spool
+from launcher.store.database import RecordError
+
+RECORD_PAUSE = 2.0
+"""Seconds until the next try, while the record cannot be used."""
+
+
+class Waker:
+    """Ends a wait from another thread, or from a signal."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def wake(self) -> None:
+        """End the present wait, or the next one."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write, b"x")
+
+    def wait(self, seconds: float, others: list[int]) -> None:
+        """Wait until woken, until another descriptor is readable, or some seconds have passed."""
+        poll = select.poll()
+        for descriptor in (self._read, *others):
+            poll.register(descriptor, select.POLLIN)
+        poll.poll(max(0.0, seconds) * 1000)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._read, 4096)
+
+
+def run(context: Context, engine: Engine, spool: Spool, waker: Waker) -> None:
+    """Tick until the daemon is asked to stop.
+
+    Raises:
+        LeaseLostError: where another daemon has taken the record over.
+    """
+    while not context.stopping.is_set():
+        now = context.clock.steady()
+        try:
+            pause = engine.tick(now)
+            soon = spool.look(now)
+            context.problem = None
+        except RecordError as error:
+            if context.problem is None:
+                log.error("%s", error)
+            context.problem = str(error)
+            pause, soon = RECORD_PAUSE, None
+        waker.wait(pause if soon is None else min(pause, soon), _ends(context))
+
+
+def _ends(context: Context) -> list[int]:
+    """Descriptors that show the end of a supervisor at once."""
+    return [number for starter in context.starters.values() for number in getattr(starter, "watched", list)()]
+
+
+def stop_on_signals(context: Context, waker: Waker) -> None:
+    """Let TERM, INT and HUP end the daemon in order; jobs go on."""
+
+    def note(number: int, _: FrameType | None) -> None:
+        log.info("ended by %s; jobs go on", signal.Signals(number).name)
+        context.stopping.set()
+        waker.wake()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, note)

@@ -1,0 +1,140 @@
+"""The daemon's process: ``python -m launcher.daemon [--ready-fd N]``."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import logging.handlers
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import hvdgrab
+from launcher.daemon import loop
+from launcher.daemon.clock import SystemClock
+from launcher.daemon.context import Context, log
+from launcher.daemon.control import tell
+from launcher.daemon.desk import Desk
+from launcher.daemon.dirs import Dirs
+from launcher.daemon.engine import Engine
+from launcher.daemon.settings import load
+from launcher.daemon.spool import Spool
+from launcher.errors import EXIT_OK, LauncherError, UnreachableError, UsageError
+from launcher.starters.base import Starter
+from launcher.store.jobs import Store
+
+LOG_BYTES, LOG_FILES = 4 << 20, 3
+"""The log is bounded: so many bytes a file, and so many old files."""
+
+
+class AlreadyRunningError(UnreachableError):
+    """Another daemon of this user runs on this host."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Be the daemon, in the background; returns the exit code."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given and (len(given) != 2 or given[0] != "--ready-fd" or not given[1].isdigit()):
+        raise UsageError("usage: python -m launcher.daemon [--ready-fd N]")
+    return run(Dirs.of_user(), int(given[1]) if given else None)
+
+
+def run(dirs: Dirs, ready_fd: int | None) -> int:
+    """Be the daemon until it is asked to stop; returns the exit code.
+
+    Args:
+        dirs: where its things are.
+        ready_fd: where whoever started it hears that it is ready, or why it is not; None: on stderr.
+    """
+    os.umask(0o077)
+    try:
+        dirs.make()
+        with locked(dirs), contextlib.ExitStack() as stack:
+            _log_to(dirs, also_stderr=ready_fd is None)
+            _serve(dirs, stack, ready_fd)
+    except AlreadyRunningError as error:
+        if ready_fd is not None:
+            tell(ready_fd)  # whoever wanted a daemon has one
+            return EXIT_OK
+        tell(None, str(error))
+        return error.exit_code
+    except LauncherError as error:
+        log.error("%s", error)
+        tell(ready_fd, str(error))
+        return error.exit_code
+    except Exception as error:
+        log.exception("the daemon ends by an error of its own")
+        tell(ready_fd, f"the daemon ended by an error of its own, {error!r}; its log: {dirs.log}")
+        return 1
+    return EXIT_OK
+
+
+def _serve(dirs: Dirs, stack: contextlib.ExitStack, ready_fd: int | None) -> None:
+    from launcher.api.app import build_app
+    from launcher.api.server import Server
+    from launcher.api.waiting import Bell
+
+    capacity = load(dirs.settings, os.environ)
+    store = Store.open(dirs.record)
+    waker, bell = loop.Waker(), Bell()
+    context = Context(store, dirs, build_starters(), SystemClock(), capacity, wake=waker.wake, changed=bell.ring)
+    loop.stop_on_signals(context, waker)
+    desk = Desk(context)
+    server = Server(build_app(desk, bell), bell, dirs.socket)
+    stack.callback(server.stop)
+    server.start()
+    log.info("hvdgrab %s: process %d on %s, record %s", hvdgrab.__version__, os.getpid(), context.host, dirs.record)
+    tell(ready_fd)
+    loop.run(context, Engine(context), Spool(context, desk), waker)
+    server.stop()
+    store.close()
+    log.info("ended; jobs go on")
+
+
+def build_starters() -> Mapping[str, Starter]:
+    """All ways to start supervisors."""
+    from launcher.starters.local import LocalStarter
+
+    return {"local": LocalStarter()}
+
+
+@contextlib.contextmanager
+def locked(dirs: Dirs) -> Iterator[None]:
+    """Hold the lock of this host; the system gives it back however this process ends.
+
+    Raises:
+        AlreadyRunningError: where another daemon holds it.
+    """
+    number = os.open(dirs.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyRunningError(f"a daemon runs already on this host{_holder(number)}") from None
+        os.ftruncate(number, 0)
+        os.pwrite(number, json.dumps({"pid": os.getpid(), "version": hvdgrab.__version__}).encode("ascii"), 0)
+        yield
+    finally:
+        os.close(number)
+
+
+def _holder(number: int) -> str:
+    try:
+        data = json.loads(os.pread(number, 4096, 0))
+        return f": process {data['pid']}, version {data['version']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _log_to(dirs: Dirs, *, also_stderr: bool) -> None:
+    """Send all logs to a bounded file; a full disk must not end the daemon."""
+    logging.raiseExceptions = False
+    handlers: list[logging.Handler] = [
+        logging.handlers.RotatingFileHandler(dirs.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True)
+    ]
+    if also_stderr:
+        handlers.append(logging.StreamHandler())
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=handlers, force=True)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

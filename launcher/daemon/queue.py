@@ -1,0 +1,117 @@
+"""Which of the waiting jobs start now, and why the others do not.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from launcher.state import FINAL, SUCCEEDED
+from launcher.store.rows import Job
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What this host gives to jobs at the same time."""
+
+    cpus: int
+    gpus: tuple[str, ...] = ()
+    """Ids of the GPUs, as CUDA_VISIBLE_DEVICES takes them."""
+    max_running: int | None = None
+    """Jobs at the same time, on this host or through a scheduler; None for any number."""
+
+
+@dataclass
+class Choice:
+    """What `choose` found."""
+
+    starts: list[tuple[Job, tuple[str, ...]]] = field(default_factory=list)
+    """Jobs to start now, in this order, each with its GPUs."""
+    never: dict[str, str] = field(default_factory=dict)
+    """Jobs that can never start, with the reason."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """What each of the others waits for."""
+
+
+def choose(waiting: Sequence[Job], under_way: Sequence[Job], states: Mapping[str, str], capacity: Capacity) -> Choice:
+    """Decide.
+
+    The order is by priority, then by submission, and it is kept: a job that does not fit holds back those behind it that need
+    slots of this host as well, so that no large job waits for ever while small ones pass it.
+
+    Args:
+        waiting: jobs whose time has come.
+        under_way: jobs that have slots.
+        states: the states of all jobs that the waiting ones depend on.
+        capacity: what this host gives.
+    """
+    choice = Choice()
+    free = _Free(under_way, capacity)
+    for job in sorted(waiting, key=lambda job: (-job.priority, job.seq)):
+        unmet = _unmet(job, states)
+        if unmet is not None:
+            verdict, text = unmet
+            (choice.never if verdict == "never" else choice.reasons)[job.id] = text
+            continue
+        obstacle = free.obstacle(job)
+        if obstacle is None:
+            choice.starts.append((job, free.take(job)))
+        else:
+            choice.reasons[job.id] = obstacle
+    return choice
+
+
+def _unmet(job: Job, states: Mapping[str, str]) -> tuple[str, str] | None:
+    waits = []
+    for other in job.depends_on:
+        state = states.get(other)
+        if state is None:
+            return "never", f"it depends on {other}, which is not in the record"
+        if state in FINAL and state != SUCCEEDED:
+            return "never", f"it depends on {other}, which {'was cancelled' if state == 'cancelled' else 'failed'}"
+        if state != SUCCEEDED:
+            waits.append(other)
+    return ("later", f"waits for {', '.join(waits)}") if waits else None
+
+
+class _Free:
+    """What is left of a capacity."""
+
+    def __init__(self, under_way: Sequence[Job], capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._running = len(under_way)
+        self._cpus = capacity.cpus - sum(min(job.cpus, capacity.cpus) for job in under_way)
+        taken = {gpu for job in under_way for gpu in job.gpu_ids}
+        self._gpus = [gpu for gpu in capacity.gpus if gpu not in taken]
+        self._held_by: str | None = None
+
+    def obstacle(self, job: Job) -> str | None:
+        """Why a job cannot start now; None where it can."""
+        most = self._capacity.max_running
+        if most is not None and self._running >= most:
+            return f"waits for its turn: {self._running} jobs are under way, and max_running is {most}"
+        if job.cpus == 0 and job.gpus == 0:
+            return None
+        if self._held_by is not None:
+            return f"waits for its turn behind {self._held_by}"
+        obstacle = self._lack(job)
+        if obstacle is not None and job.gpus <= len(self._capacity.gpus):
+            self._held_by = job.id
+        return obstacle
+
+    def _lack(self, job: Job) -> str | None:
+        total = len(self._capacity.gpus)
+        if job.gpus > total:
+            return f"needs {job.gpus} GPUs; this host has {total}: it waits until the daemon is started where there are more"
+        if job.gpus > len(self._gpus):
+            return f"waits for {job.gpus} GPUs; {len(self._gpus)} of {total} are free"
+        needed = min(job.cpus, self._capacity.cpus)
+        if needed > self._cpus:
+            return f"waits for {needed} CPU slots; {max(0, self._cpus)} of {self._capacity.cpus} are free"
+        return None
+
+    def take(self, job: Job) -> tuple[str, ...]:
+        """Give a job its slots; returns its GPUs."""
+        self._running += 1
+        self._cpus -= min(job.cpus, self._capacity.cpus)
+        given, self._gpus = self._gpus[: job.gpus], self._gpus[job.gpus :]
+        return tuple(given)
