@@ -1,16 +1,19 @@
-"""From a file name and options to a job directory that is ready to start."""
+"""From a file name and options to job directories that are ready to start, and from there into the daemon's hands."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
 from launcher import facts, loader, preflight
-from launcher.errors import UsageError
+from launcher.client import Client, JobView, Submission
+from launcher.errors import LauncherError, UnreachableError, UsageError
+from launcher.files import replace_text
 from launcher.paths import JobPaths, jobs_root, new_id
 from launcher.plan import Plan
 from launcher.planning import make_plan
@@ -28,8 +31,18 @@ class Prepared:
     job: JobPaths
 
 
-def prepare(file: str, overrides: Sequence[str], jobs_dir: str | None) -> Prepared:
-    """Load, look at the host, plan and check.
+def load(file: str, overrides: Sequence[str]) -> list[Spec]:
+    """The spec of a file, or of a ready-made job; several where it has variants, which then are of one group.
+
+    Raises:
+        UsageError, SpecError: naming what is wrong.
+    """
+    path = find_spec(file)
+    return loader.load_all(path, overrides, shown_as=file if Path(file) == path else str(path), group_of=new_id)
+
+
+def prepare(file: str, overrides: Sequence[str], jobs_dir: str | None) -> list[Prepared]:
+    """Load, look at the host, plan and check: one job, or one for each variant.
 
     Args:
         file: a path, or the name of a ready-made job.
@@ -39,16 +52,33 @@ def prepare(file: str, overrides: Sequence[str], jobs_dir: str | None) -> Prepar
     Raises:
         UsageError, SpecError, PlanError: naming what is wrong.
     """
-    path = find_spec(file)
-    spec = loader.load(path, overrides, shown_as=file if Path(file) == path else str(path))
-    job = JobPaths(jobs_root(jobs_dir) / new_id(spec.name))
-    plan = make_plan(spec, facts.collect(), job)
+    root = jobs_root(jobs_dir)
+    look = functools.cache(facts.collect)
+    return [_prepare(spec, look(spec.backend.mpirun), root) for spec in load(file, overrides)]
+
+
+def _prepare(spec: Spec, host: facts.Facts, root: Path) -> Prepared:
+    job = JobPaths(root / new_id(spec.name))
+    plan = make_plan(spec, host, job)
     preflight.check(plan, os.environ)
     return Prepared(spec, plan, job)
 
 
 def write(prepared: Prepared) -> EventLog:
-    """Make the job directory with its frozen spec and plan, and note the submission.
+    """Make the job directory of a job that this process itself runs, and note the submission.
+
+    Raises:
+        UsageError: where the directory cannot be made or written.
+    """
+    write_directory(prepared)
+    events = EventLog(prepared.job)
+    plan = prepared.plan
+    events.add("submitted", id=plan.job_id, name=plan.name, ranks=plan.ranks, backend=plan.backend, **own_identity())
+    return events
+
+
+def write_directory(prepared: Prepared) -> None:
+    """Make the job directory with its frozen spec and plan, so that it survives a power failure; all of it, or nothing.
 
     Raises:
         UsageError: where the directory cannot be made or written.
@@ -56,16 +86,98 @@ def write(prepared: Prepared) -> EventLog:
     job = prepared.job
     job.create()
     try:
-        job.spec.write_text(frozen_text(prepared.spec), "ascii")
-        job.plan.write_text(prepared.plan.to_json(), "ascii")
+        replace_text(job.spec, prepared.spec.frozen_text(), durable=True)
+        replace_text(job.plan, prepared.plan.to_json(), durable=True)
+        for directory in (*job.directories(), job.root.parent):
+            _sync(directory)
     except OSError as error:
+        shutil.rmtree(job.root, ignore_errors=True)
         raise UsageError(f"the job directory {job.root} cannot be written: {error.strerror}") from error
-    events = EventLog(job)
-    plan = prepared.plan
-    events.add("submitted", id=job.id, name=plan.name, ranks=plan.ranks, backend=plan.backend, **own_identity())
-    return events
+    except BaseException:
+        shutil.rmtree(job.root, ignore_errors=True)
+        raise
 
 
-def frozen_text(spec: Spec) -> str:
-    """The resolved spec as YAML, from which the same spec can be loaded again.  ASCII only: other characters are escapes."""
-    return yaml.safe_dump(spec.frozen_copy(), sort_keys=False, allow_unicode=False, width=4096, default_flow_style=False)
+def _sync(directory: Path) -> None:
+    """Make a directory's entries durable."""
+    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def hand_over(
+    client: Client, prepared: Prepared, depends_on: Sequence[str], priority: int | None, environment: Mapping[str, str]
+) -> JobView:
+    """Write a job's directory and give it to the daemon.  A lost answer is asked for again: the id makes that harmless.
+
+    Args:
+        client: the daemon.
+        prepared: the job.
+        depends_on: ids of jobs that must have succeeded.
+        priority: instead of the spec's.
+        environment: the submitter's.
+
+    Raises:
+        UsageError: where the daemon refuses the job; its directory is then removed.
+        UnreachableError: where it is not known whether the daemon has it; the job is then marked as cancelled, so that it does
+            not run behind the user's back.
+    """
+    if priority is not None:
+        prepared = replace(prepared, plan=replace(prepared.plan, priority=priority))
+    write_directory(prepared)
+    plan, job = prepared.plan, prepared.job
+    submission = Submission(job.id, str(job.root), environment, plan.priority, tuple(depends_on), plan.group)
+    try:
+        return client.submit(submission)
+    except UnreachableError as error:
+        withdraw(job)
+        raise UnreachableError(f"{error}; {job.id} was not started, and will not be: submit it again") from error
+    except LauncherError:
+        shutil.rmtree(job.root, ignore_errors=True)
+        raise
+    except BaseException:
+        withdraw(job)
+        raise
+
+
+def withdraw(job: JobPaths) -> None:
+    """Mark a job as cancelled in its directory, where the daemon finds it whatever else it knows."""
+    with contextlib.suppress(OSError):
+        job.cancel.touch()
+
+
+def hand_over_all(
+    client: Client,
+    jobs: Sequence[Prepared],
+    depends_on: Sequence[str] = (),
+    priority: int | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> list[JobView]:
+    """Give jobs to the daemon: all of them, or none.
+
+    Args:
+        client: the daemon.
+        jobs: one, or the variants of a group.
+        depends_on: ids of jobs that must have succeeded.
+        priority: instead of the spec's.
+        interrupted: asked after each; True takes all back.
+
+    Raises:
+        KeyboardInterrupt: where `interrupted` said so; nothing runs.
+        UsageError, UnreachableError: as `hand_over`; those that were given before are cancelled.
+    """
+    given: list[JobView] = []
+    try:
+        for prepared in jobs:
+            given.append(hand_over(client, prepared, depends_on, priority, os.environ))
+            if interrupted():
+                raise KeyboardInterrupt
+    except BaseException:
+        for view in given:
+            withdraw(JobPaths(Path(view.dir)))
+            with contextlib.suppress(LauncherError):
+                client.cancel(view.id)
+        raise
+    return given

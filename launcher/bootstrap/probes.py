@@ -34,7 +34,8 @@ PROGRAMS: dict[str, str] = {
     "'multiple': MPI.Query_thread() == MPI.THREAD_MULTIPLE, 'library': MPI.Get_library_version().splitlines()[0].strip(chr(0))}",
     "horovod": _LIBRARIES
     + "import horovod, horovod.torch as hvd\nhvd.init()\nanswer = {'version': horovod.__version__, 'mpi': bool(hvd.mpi_built()), "
-    "'nccl': bool(hvd.nccl_built()), 'size': hvd.size(), 'libmpi': libraries()}\nhvd.shutdown()",
+    "'nccl': bool(hvd.nccl_built()), 'cuda': bool(hvd.cuda_built()), 'gloo': bool(hvd.gloo_built()), 'size': hvd.size(), "
+    "'libmpi': libraries()}\nhvd.shutdown()",
     "together": _LIBRARIES
     + "import horovod.torch as hvd\nhvd.init()\nfrom mpi4py import MPI\nanswer = {'libmpi': libraries(), 'size': hvd.size(), "
     "'world': MPI.COMM_WORLD.Get_size()}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from launcher.cli.app import COMMANDS, app
+from launcher.cli.app import app
 from launcher.errors import EXIT_INTERRUPTED
 
 _ABOUT_ITSELF = ("--help", "-h", "--version")
@@ -18,7 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; by default those of the process.
 
     Returns:
-        The exit code: 0 done, 1 the job failed (or the failing rank's own code), 2 wrong usage or spec, 130 interrupted.
+        The exit code: 0 done, 1 the job failed (or the failing rank's own code), 2 wrong usage or spec, 3 the daemon or the
+        scheduler cannot be reached, 130 interrupted.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -30,12 +31,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def commands() -> set[str]:
+    """The words that are commands."""
+    named = {command.name or (command.callback.__name__ if command.callback else "") for command in app.registered_commands}
+    return named | {str(group.name) for group in app.registered_groups}
+
+
 def with_default_command(argv: Sequence[str]) -> list[str]:
     """The arguments with ``run`` in front, where a job's YAML stands in the place of a command.
 
     A file that is called like a command is given as ``./ls``.
     """
-    if not argv or argv[0] in COMMANDS or argv[0] in _ABOUT_ITSELF:
+    if not argv or argv[0] in commands() or argv[0] in _ABOUT_ITSELF:
         return list(argv) or ["--help"]
     return ["run", *argv]
 

@@ -1,4 +1,4 @@
-"""The commands that take a job's YAML: run, dry-run, validate."""
+"""The commands that take a job's YAML and need no daemon: validate, schema, dry-run, foreground."""
 
 from __future__ import annotations
 
@@ -6,38 +6,68 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from launcher.cli import render
-from launcher.submit import frozen_text, prepare
+from launcher.errors import EXIT_OK, UsageError
+from launcher.submit import Prepared, prepare
+
+if TYPE_CHECKING:
+    from launcher.foreground import Finished
 
 
 def dry_run(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
-    """Print the plan; returns the exit code."""
-    prepared = prepare(file, overrides, jobs_dir)
+    """Print the plan, or the plan of every variant; returns the exit code."""
+    jobs = prepare(file, overrides, jobs_dir)
     if as_json:
-        print(json.dumps({**asdict(prepared.plan), "spec": prepared.spec.frozen_copy()}, indent=2))
+        plans = [{**asdict(job.plan), "spec": job.spec.frozen_copy()} for job in jobs]
+        print(json.dumps(plans if len(plans) != 1 else plans[0], indent=2))
     else:
-        print(render.plan_text(prepared.plan, frozen_text(prepared.spec)))
-    return 0
+        print("\n\n".join(render.plan_text(job.plan, job.spec.frozen_text()) for job in jobs))
+    return EXIT_OK
 
 
 def validate(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
     """Check everything that can be checked before a start; returns the exit code."""
-    prepared = prepare(file, overrides, jobs_dir)
-    plan = prepared.plan
+    jobs = prepare(file, overrides, jobs_dir)
+    plan = jobs[0].plan
     if as_json:
-        print(json.dumps({"valid": True, "name": plan.name, "ranks": plan.ranks, "backend": plan.backend}))
-    else:
-        print(f"{file}: valid; {render.placement_text(plan)}")
-    return 0
+        print(json.dumps({"valid": True, "name": plan.name, "ranks": plan.ranks, "backend": plan.backend, "jobs": len(jobs)}))
+        return EXIT_OK
+    several = f"{len(jobs)} variants, each with " if len(jobs) > 1 else ""
+    print(f"{file}: valid; {several}{render.placement_text(plan)}")
+    return EXIT_OK
 
 
-def run(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
-    """Run a job in the foreground; returns its exit code."""
+def schema() -> int:
+    """Print the JSON schema of a job's YAML; returns the exit code."""
+    from launcher.schema import text
+
+    print(text())
+    return EXIT_OK
+
+
+def foreground(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
+    """Run a job, or variants one after another, in the foreground; returns the exit code of the first that failed."""
+    jobs = prepare(file, overrides, jobs_dir)
+    needed = jobs[0].plan.depends_on
+    if needed:
+        raise UsageError(f"depends_on: it is the daemon that waits for {', '.join(needed)}; leave out --foreground")
+    finished = []
+    for job in jobs:
+        finished.append(_run(job, as_json=as_json))
+        if finished[-1].outcome.state == "cancelled":
+            break
+    if as_json:
+        documents = [render.result_json(one) for one in finished]
+        print(json.dumps(documents if len(jobs) > 1 else documents[0]))
+    return next((one.outcome.exit_code for one in finished if one.outcome.exit_code != EXIT_OK), EXIT_OK)
+
+
+def _run(prepared: Prepared, *, as_json: bool) -> Finished:
     from launcher.cli.views import build_view
     from launcher.foreground import ForegroundRun, make_report
 
-    prepared = prepare(file, overrides, jobs_dir)
     stream = sys.stderr if as_json else sys.stdout
     view = build_view(stream, prepared.job)
     try:
@@ -45,9 +75,7 @@ def run(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: b
     finally:
         view.closed()
     problem = make_report(finished.plan, finished.job)
-    if as_json:
-        print(json.dumps(render.result_json(finished)))
     print(render.result_text(finished), file=stream)
     if problem is not None:
         print(f"warning: {problem}", file=sys.stderr)
-    return finished.outcome.exit_code
+    return finished

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TextIO
 
 from launcher.cli.render import placement_text, printable, tail
-from launcher.foreground import View
+from launcher.cli.texts import state_text
+from launcher.client import JobView
 from launcher.paths import JobPaths
 from launcher.plan import Plan
 from launcher.progress import Epoch, MetricsFollower
@@ -30,6 +31,14 @@ class PlainView:
         """Say what starts, and where its output goes."""
         self._print(f"{plan.job_id}: {placement_text(plan)}")
         self._print(f"output of the ranks: {self._job.logs}")
+
+    def opened(self) -> None:
+        """Nothing to show yet."""
+
+    def changed(self, view: JobView) -> None:
+        """A line for each state on the way; the end is told by whoever asked."""
+        if not view.final:
+            self._print(state_text(view))
 
     def tick(self, epochs: list[Epoch], metrics: MetricsFollower) -> None:
         """A line for each new epoch."""
@@ -66,6 +75,7 @@ class TerminalView:
             transient=True,
         )
         self._task: TaskID = self._progress.add_task("starting", total=None)
+        self._state = "starting"
 
     def started(self, plan: Plan) -> None:
         """Print the heading and show the bar."""
@@ -73,18 +83,31 @@ class TerminalView:
         self._console.print(f"output of the ranks: {self._job.logs}")
         self._progress.start()
 
+    def opened(self) -> None:
+        """Show the bar."""
+        self._progress.start()
+
+    def changed(self, view: JobView) -> None:
+        """Show the state in the bar; what went wrong stays readable above it."""
+        self._state = view.state
+        if view.reason and not view.final:
+            self._console.print(state_text(view), style="yellow" if view.attempts else None)
+        self._progress.update(self._task, description=self._words())
+
     def tick(self, epochs: list[Epoch], metrics: MetricsFollower) -> None:
         """Move the bar; epochs stay readable above it."""
         for epoch in epochs:
             self._console.print(epoch.text(None))
         newest = metrics.latest
-        if newest is None:
-            self._progress.update(self._task, description=self._last_line())
+        if newest is None or self._state not in ("starting", "running"):
+            self._progress.update(self._task, description=self._words())
         else:
             text = newest.text(metrics.time_left())
             self._progress.update(self._task, total=newest.total, completed=newest.number, description=text)
 
-    def _last_line(self) -> str:
+    def _words(self) -> str:
+        if self._state not in ("starting", "running"):
+            return self._state
         lines = tail(self._job.rank_log(0), 1)
         return f"rank 0: {lines[0][:LAST_LINE_WIDTH]}" if lines else "starting the ranks"
 
@@ -101,6 +124,6 @@ class TerminalView:
         self._progress.stop()
 
 
-def build_view(stream: TextIO, job: JobPaths) -> View:
+def build_view(stream: TextIO, job: JobPaths) -> PlainView | TerminalView:
     """The view that fits a stream."""
     return TerminalView(stream, job) if stream.isatty() else PlainView(stream, job)

@@ -1,0 +1,137 @@
+"""`cancel`, `retry` and `wait`: what changes jobs, or waits for them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.claim import Claim
+from launcher.cli.book import Listed, directory_view, open_book
+from launcher.cli.guard import complain
+from launcher.cli.texts import end_lines, next_commands, state_text
+from launcher.client import Client, JobView
+from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError, UsageError
+from launcher.paths import JobPaths
+from launcher.process.identity import alive
+
+EXIT_TIMEOUT = 124
+"""`wait --timeout` ran out, as timeout(1) has it."""
+CANCEL_SECONDS = 60.0
+"""How long `cancel` waits until all processes of a job are gone."""
+POLL_SECONDS = 0.25
+
+
+def cancel(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool, wait: bool = True) -> int:
+    """End jobs, and wait until they are gone; those that have ended stay as they are.  Returns the exit code."""
+    client = Client.connect(start=True)
+    jobs = open_book(jobs_dir, client).several(wanted, prefer_active=True)
+    before = {job.view.id: job.view.final for job in jobs}
+    asked = [Listed(client.cancel(job.view.id), True) if job.kept else _cancel_foreground(job) for job in jobs]
+    deadline = time.monotonic() + (CANCEL_SECONDS if wait else 0.0)
+    ended = [_until(client, job, deadline) for job in asked]
+    if as_json:
+        print(json.dumps([job.to_json() for job in ended]))
+    else:
+        for job in ended:
+            print(_cancelled_text(job.view, before=before[job.view.id]))
+    return EXIT_OK if not wait or all(job.view.final for job in ended) else EXIT_FAILED
+
+
+def _cancelled_text(view: JobView, *, before: bool) -> str:
+    if before:
+        return f"{view.id}: had ended before: {view.state}"
+    if view.final:
+        return f"{view.id}: {state_text(view)}"
+    return f"{view.id}: asked to end, but it has not yet: {state_text(view)}"
+
+
+def _cancel_foreground(job: Listed) -> Listed:
+    """Ask the command that runs a job in the foreground to end it."""
+    paths = JobPaths(Path(job.view.dir))
+    if job.view.final:
+        return job
+    claim = Claim.read(paths.newest_attempt())
+    if claim is None or claim.host != socket.gethostname() or not alive(claim.pid, claim.pid_started):
+        where = f" on {claim.host}" if claim is not None and claim.host != socket.gethostname() else ""
+        raise UsageError(f"{job.view.id} is not in the daemon's record, and nothing of it can be asked to end{where}")
+    with contextlib.suppress(OSError):
+        paths.cancel.touch()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(claim.pid, signal.SIGTERM)
+    return job
+
+
+def _until(client: Client, job: Listed, deadline: float | None) -> Listed:
+    """The job when it has ended, or the time is over."""
+    if job.kept:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        return Listed(client.wait(job.view.id, left), True)
+    paths = JobPaths(Path(job.view.dir))
+    while True:
+        view = directory_view(paths)
+        if view.final or view.state == "unknown" or (deadline is not None and time.monotonic() >= deadline):
+            return Listed(view, False)
+        time.sleep(POLL_SECONDS)
+
+
+def wait(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool, timeout: float | None) -> int:
+    """Wait for jobs; returns the exit code of the one that failed first, 0 where none did."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    client = Client.connect(start=True)
+    jobs = open_book(jobs_dir, client).several(wanted)
+    ended = [_until(client, job, deadline) for job in jobs]
+    if as_json:
+        print(json.dumps([job.to_json() for job in ended] if len(ended) != 1 else ended[0].to_json()))
+    else:
+        for job in ended:
+            print("\n".join(end_lines(job.view) if job.view.final else [f"{job.view.id}: {state_text(job.view)}"]))
+    return exit_code([job.view for job in ended])
+
+
+def exit_code(views: Sequence[JobView]) -> int:
+    """Of several jobs: the code of the one that failed first; `EXIT_TIMEOUT` where one has not ended."""
+    failed = [view for view in views if view.final and view.exit_code != EXIT_OK]
+    if failed:
+        first = min(failed, key=lambda view: view.finished or 0.0)
+        return EXIT_FAILED if first.exit_code is None else first.exit_code
+    return EXIT_OK if all(view.final for view in views) else EXIT_TIMEOUT
+
+
+def retry(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
+    """Queue failed or cancelled jobs again; returns the exit code."""
+    client = Client.connect(start=True)
+    jobs = open_book(jobs_dir, client).several(wanted)
+    foreground = [job.view.id for job in jobs if not job.kept]
+    if foreground:
+        raise UsageError(f"{foreground[0]} ran in the foreground: start it again from {jobs[0].view.dir}/spec.yaml")
+    if len(jobs) > 1:  # of a group, those that succeeded or still run need no other try
+        jobs = [job for job in jobs if job.view.state in ("failed", "cancelled")]
+    if not jobs:
+        raise UsageError("none of these jobs has failed or was cancelled")
+    views, faults = _retry_all(client, jobs)
+    if as_json:
+        print(json.dumps([view.to_json() for view in views]))
+    else:
+        for view in views:
+            print(f"{view.id}: {state_text(view)}")
+        print("\n".join(next_commands(views[0].id, final=False)) if len(views) == 1 else "", end="\n" if len(views) == 1 else "")
+    return EXIT_OK if not faults else faults[0].exit_code
+
+
+def _retry_all(client: Client, jobs: Sequence[Listed]) -> tuple[list[JobView], list[LauncherError]]:
+    """Each job by itself: that one cannot be queued is no reason to leave out the next."""
+    views: list[JobView] = []
+    faults: list[LauncherError] = []
+    for job in jobs:
+        try:
+            views.append(client.retry(job.view.id, os.environ))
+        except UsageError as error:
+            complain(f"{job.view.id}: {error}")
+            faults.append(error)
+    return views, faults

@@ -1,0 +1,114 @@
+"""All jobs that can be seen: those of the daemon's record, and beside them those that ran in the foreground.
+
+The commands that only read work without a daemon as well: from the record's file, and they say so on stderr.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.cli.guard import complain
+from launcher.cli.resolve import Known, resolve, resolve_all
+from launcher.client import Client, JobView, read_record_offline
+from launcher.errors import UnreachableError
+from launcher.paths import JobPaths, jobs_root, list_jobs
+from launcher.record import read_record
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A job, and who keeps its record."""
+
+    view: JobView
+    kept: bool
+    """Whether it is in the daemon's record; else its directory is all that there is."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {**self.view.to_json(), "recorded": self.kept}
+
+
+class Book:
+    """The jobs as they were when it was opened."""
+
+    def __init__(self, recorded: Sequence[JobView], root: Path) -> None:
+        self._recorded = {view.id: view for view in recorded}
+        self._beside = {job.id: job for job in list_jobs(root) if job.id not in self._recorded}
+
+    def all(self) -> list[Listed]:
+        """All of them, oldest first."""
+        jobs = [*(Listed(view, True) for view in self._recorded.values()),
+                *(Listed(directory_view(job), False) for job in self._beside.values())]  # fmt: skip
+        return sorted(jobs, key=lambda job: (job.view.submitted, job.view.id))
+
+    def known(self) -> list[Known]:
+        """What finding needs, oldest first; reads no job directory."""
+        beside = [(job.id[-20:-5], Known(job.id, job.id[:-21])) for job in self._beside.values()]
+        recorded = [(v.id[-20:-5], Known(v.id, v.name, v.group, not v.final)) for v in self._recorded.values()]
+        return [known for _, known in sorted([*beside, *recorded], key=lambda entry: (entry[0], entry[1].id))]
+
+    def one(self, wanted: str) -> list[Listed]:
+        """What is meant: one job, or all of a group."""
+        return [self._listed(id) for id in resolve(wanted, self.known())]
+
+    def several(self, wanted: Sequence[str], *, prefer_active: bool = False) -> list[Listed]:
+        """The same for several words, each job once."""
+        return [self._listed(id) for id in resolve_all(wanted, self.known(), prefer_active=prefer_active)]
+
+    def _listed(self, id: str) -> Listed:
+        view = self._recorded.get(id)
+        return Listed(view, True) if view is not None else Listed(directory_view(self._beside[id]), False)
+
+
+def directory_view(job: JobPaths) -> JobView:
+    """A job that is in no record, as its directory shows it."""
+    record = read_record(job)
+    numbers = job.attempt_numbers()
+    return JobView(
+        id=job.id,
+        name=job.id[:-21],
+        state=record.state,
+        exit_code=record.exit_code,
+        dir=record.dir,
+        reason=record.reason,
+        submitted=record.submitted or 0.0,
+        started=record.submitted,
+        finished=record.finished,
+        seconds=record.seconds,
+        ranks=record.ranks or 0,
+        backend=record.backend or "",
+        attempt=numbers[-1] if numbers else 0,
+        attempts=sum(job.attempt(number).end.exists() for number in numbers),
+        group=None,
+        priority=0,
+        owner="",
+        next_try=None,
+    )
+
+
+def open_book(jobs_dir: str | None, client: Client | None = None) -> Book:
+    """The jobs of the record and of a jobs directory.
+
+    Args:
+        jobs_dir: the ``--jobs-dir`` option.
+        client: a daemon to ask; without one, a running daemon is asked, else the record is read from its file.
+    """
+    root = jobs_root(jobs_dir)
+    return Book(client.jobs() if client is not None else _read(), root)
+
+
+def _read() -> list[JobView]:
+    try:
+        return Client.connect(start=False).jobs()
+    except UnreachableError as error:
+        reason = str(error)
+    record = read_record_offline()
+    if record.owner not in (None, "unknown", socket.gethostname()):
+        complain(f"the record belongs to the daemon on {record.owner}; shown is what that one last noted")
+    elif any(not view.final for view in record.views):
+        complain(f"{reason}; shown is what the record held when the last one ended")
+    return list(record.views)

@@ -1,0 +1,54 @@
+"""What surrounds every command: mistakes become one message and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from launcher.errors import EXIT_INTERRUPTED, EXIT_OK, LauncherError, UsageError
+
+
+def guarded(command: Callable[..., int]) -> Callable[..., None]:
+    """A command that returns its exit code, as typer wants it: errors that were raised on purpose are printed on stderr."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            _check_directory()
+            code = command(*args, **kwargs)
+            sys.stdout.flush()
+        except LauncherError as error:
+            complain(str(error))
+            code = error.exit_code
+        except BrokenPipeError:
+            code = _reader_gone()
+        except KeyboardInterrupt:
+            complain("interrupted; nothing was started" if command.__name__ == "run" else "interrupted")
+            code = EXIT_INTERRUPTED
+        raise typer.Exit(code)
+
+    return run
+
+
+def complain(text: str) -> None:
+    """A line on stderr; bytes that are no text are shown as escapes."""
+    print(f"hvdgrab-launch: {text}".encode("utf-8", "backslashreplace").decode("utf-8"), file=sys.stderr, flush=True)
+
+
+def _check_directory() -> None:
+    """Relative paths, mpirun and every rank start from the current directory."""
+    try:
+        os.getcwd()  # noqa: PTH109 - only whether it answers
+    except FileNotFoundError:
+        raise UsageError("the current directory has been deleted: change to one that exists") from None
+
+
+def _reader_gone() -> int:
+    """The reader of the output has gone, as with ``| head``: no error, and nothing is written at the interpreter's end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_OK

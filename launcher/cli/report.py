@@ -1,0 +1,52 @@
+"""`report`: tables and plots of one job, or of several beside each other, in one file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import launcher
+from launcher.cli.book import Listed, open_book
+from launcher.errors import EXIT_OK, LauncherError, UsageError
+from launcher.paths import JobPaths
+
+
+def report(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
+    """Make the report of jobs, a group's variants compared; returns the exit code."""
+    jobs = open_book(jobs_dir).several(wanted)
+    measured = [job for job in jobs if JobPaths(Path(job.view.dir)).metrics.exists()]
+    if not measured:
+        states = ", ".join(f"{job.view.id} ({job.view.state})" for job in jobs[:5])
+        raise UsageError(f"nothing was measured yet: no metrics.jsonl in the directory of {states}")
+    path = make(measured)
+    if as_json:
+        print(json.dumps({"report": path, "jobs": [job.to_json() for job in measured]}))
+        return EXIT_OK
+    for job in jobs:
+        if job not in measured:
+            print(f"left out, because it has measured nothing: {job.view.id} ({job.view.state})", file=sys.stderr)
+    print(path)
+    return EXIT_OK
+
+
+def make(jobs: Sequence[Listed]) -> str:
+    """Run ``python -m hvdgrab.report`` over their directories; returns the path of what it wrote.
+
+    Raises:
+        LauncherError: with what it said.
+    """
+    argv = [sys.executable, "-m", "hvdgrab.report", *(job.view.dir for job in jobs)]
+    root = str(Path(launcher.__file__).resolve().parents[1])
+    search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "MPLBACKEND": "Agg", "PYTHONPATH": search}
+    done = subprocess.run(
+        argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}, without a word"]
+        raise LauncherError(f"the report could not be made: {lines[-1]}")
+    return done.stdout.strip().splitlines()[-1]

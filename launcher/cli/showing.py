@@ -1,0 +1,115 @@
+"""`show`: one job, or a group."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from launcher.cli import listing, render
+from launcher.cli.book import Listed, open_book
+from launcher.cli.table import facts
+from launcher.cli.texts import moment, next_commands, waiting_text
+from launcher.client import JobView
+from launcher.outcome import AttemptEnd, first_failing
+from launcher.paths import JobPaths
+from launcher.process.marks import RankMark, read_marks
+from launcher.progress import MetricsFollower, duration
+
+FAILED = ("failed", "unknown", "restarting")
+"""States in which the failing rank's last lines are of interest."""
+
+
+def show(wanted: str, jobs_dir: str | None, *, as_json: bool) -> int:
+    """Show one job, or all of a group; returns the exit code."""
+    jobs = open_book(jobs_dir).one(wanted)
+    if len(jobs) > 1:
+        return _show_group(jobs, as_json=as_json)
+    (job,) = jobs
+    if as_json:
+        print(json.dumps(as_data(job)))
+        return 0
+    print("\n".join(job_lines(job.view)))
+    return 0
+
+
+def _show_group(jobs: list[Listed], *, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps([as_data(job) for job in jobs]))
+        return 0
+    final = all(job.view.final for job in jobs)
+    print("\n".join([*listing.lines(jobs), *next_commands(str(jobs[0].view.group), final=final, group=True)]))
+    return 0
+
+
+def as_data(job: Listed) -> dict[str, Any]:
+    """A job for programs, with its attempts and the marks of the last one's ranks."""
+    paths = JobPaths(Path(job.view.dir))
+    marks = last_marks(job.view)
+    failing = first_failing(marks)
+    return {
+        **job.to_json(),
+        "attempt_ends": [asdict(end) for end in attempt_ends(paths)],
+        "marks": [asdict(mark) if mark else None for mark in marks],
+        "first_failing_rank": failing.rank if failing else None,
+        "report": str(paths.report) if paths.report.exists() else None,
+    }
+
+
+def job_lines(view: JobView) -> list[str]:
+    """All that is known of a job, its failing rank's last lines at the end."""
+    paths = JobPaths(Path(view.dir))
+    newest = MetricsFollower(paths.metrics)
+    newest.poll()
+    pairs = [
+        ("id", view.id),
+        ("state", view.state),
+        ("exit code", view.exit_code),
+        ("reason", render.printable(view.reason) if view.reason else None),
+        ("next attempt", waiting_text(view)),
+        ("group", view.group),
+        ("waits for", ", ".join(view.depends_on) if view.depends_on and view.state == "queued" else None),
+        ("submitted", moment(view.submitted)),
+        ("time", duration(view.seconds) if view.seconds is not None else None),
+        ("ranks", f"{view.ranks} by {view.backend}" if view.ranks else None),
+        ("progress", newest.latest.text(None) if newest.latest else None),
+        ("looked after", f"by the daemon on {view.owner}" if view.owner and not view.final else None),
+        ("directory", view.dir),
+        ("report", paths.report if paths.report.exists() else None),
+    ]
+    lines = [*facts(pairs), *_attempt_lines(paths)]
+    if view.state in FAILED:
+        lines += render.failure_lines(paths, first_failing(last_marks(view)))
+    return lines
+
+
+def _attempt_lines(paths: JobPaths) -> list[str]:
+    """A line for each attempt that has ended, where there were several."""
+    ends = attempt_ends(paths)
+    if len(ends) < 2:
+        return []
+    return ["attempts:", *(f"  {line}" for line in facts([(str(end.attempt), _end_text(end)) for end in ends]))]
+
+
+def _end_text(end: AttemptEnd) -> str:
+    hosts = f" on {', '.join(end.hosts)}" if end.hosts else ""
+    reason = f": {render.printable(end.reason)}" if end.reason else ""
+    progress = "" if end.progressed or end.state == "succeeded" else ", without progress"
+    return f"{end.state} after {duration(end.seconds)}{hosts}, exit code {end.exit_code}{progress}{reason}"
+
+
+def attempt_ends(paths: JobPaths) -> list[AttemptEnd]:
+    """How the attempts ended, oldest first."""
+    ends = [AttemptEnd.read(paths.attempt(number)) for number in paths.attempt_numbers()]
+    return [end for end in ends if end is not None]
+
+
+def last_marks(view: JobView) -> list[RankMark | None]:
+    """Marks of the ranks of the last attempt that left any."""
+    paths = JobPaths(Path(view.dir))
+    for number in reversed(paths.attempt_numbers()):
+        marks = read_marks(paths.attempt(number), view.ranks)
+        if any(mark is not None for mark in marks):
+            return marks
+    return [None] * view.ranks

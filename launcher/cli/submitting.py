@@ -1,0 +1,162 @@
+"""Handing a job to the daemon, and following it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from launcher.cli import render
+from launcher.cli.acting import exit_code
+from launcher.cli.follow import follow, follow_group
+from launcher.cli.guard import complain
+from launcher.cli.interrupts import HeldInterrupts
+from launcher.cli.resolve import Known, name_of, resolve_all
+from launcher.cli.texts import end_lines, next_commands
+from launcher.client import Client, JobView
+from launcher.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+from launcher.outcome import first_failing
+from launcher.paths import JobPaths
+from launcher.submit import Prepared, hand_over_all, prepare
+
+
+def submit(
+    file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool, detach: bool, priority: int | None
+) -> int:
+    """Submit a job, or a group of variants, and follow it unless told not to; returns the exit code."""
+    jobs = prepare(file, overrides, jobs_dir)
+    client = Client.connect(start=True)
+    stream = sys.stderr if as_json else sys.stdout
+    views: list[JobView] = []
+    try:
+        with HeldInterrupts() as held:
+            depends_on = dependencies(client, jobs[0].plan.depends_on)
+            views = hand_over_all(client, jobs, depends_on, priority, lambda: held.happened)
+        if held.happened:
+            raise KeyboardInterrupt
+        _say_submitted(views, jobs, stream)
+        if not detach:
+            return _follow(client, views, jobs, stream, as_json=as_json)
+    except KeyboardInterrupt:
+        if not views:
+            raise
+        return _leave(views, as_json=as_json)
+    _say_next(views, stream)
+    if as_json:
+        print(json.dumps(document(views)))
+    return EXIT_OK
+
+
+def dependencies(client: Client, wanted: Sequence[str]) -> list[str]:
+    """Ids of the jobs that a spec names: a name means its newest job, a group all its jobs.
+
+    Raises:
+        UsageError: where there is none in the daemon's record.
+    """
+    if not wanted:
+        return []
+    known = [Known(view.id, view.name, view.group, not view.final) for view in client.jobs()]
+    try:
+        return resolve_all(wanted, known)
+    except UsageError as error:
+        raise UsageError(f"depends_on: {error}") from None
+
+
+def _say_submitted(views: Sequence[JobView], jobs: Sequence[Prepared], stream: TextIO) -> None:
+    if len(views) > 1:
+        print(f"{views[0].group}: {len(views)} variants submitted; {render.placement_text(jobs[0].plan)}", file=stream)
+        return
+    print(f"{views[0].id}: {render.placement_text(jobs[0].plan)}", file=stream)
+    print(f"output of the ranks: {jobs[0].job.logs}", file=stream, flush=True)
+
+
+def _say_next(views: Sequence[JobView], stream: TextIO) -> None:
+    final = all(view.final for view in views)
+    failed = any(view.final and view.exit_code != EXIT_OK for view in views)
+    print("\n".join(next_commands(target(views), final=final, failed=failed, group=len(views) > 1)), file=stream, flush=True)
+
+
+def target(views: Sequence[JobView]) -> str:
+    """What to call them in a command."""
+    return views[0].id if len(views) == 1 else str(views[0].group)
+
+
+def _follow(client: Client, views: list[JobView], jobs: Sequence[Prepared], stream: TextIO, *, as_json: bool) -> int:
+    ended = _to_the_end(client, views, stream)
+    for view, prepared in zip(ended, jobs, strict=True):
+        _say_end(view, prepared, stream, several=len(ended) > 1)
+    _say_next(ended, stream)
+    if as_json:
+        print(json.dumps(document(ended)))
+    return exit_code(ended)
+
+
+def _leave(views: Sequence[JobView], *, as_json: bool) -> int:
+    """After Ctrl-C: what was submitted goes on, and how to come back to it."""
+    what = f"{target(views)} goes on" if len(views) == 1 else f"the {len(views)} jobs of {target(views)} go on"
+    complain(f"no longer following: {what}")
+    _say_next(views, sys.stderr)
+    if as_json:
+        print(json.dumps(document(views)))
+    return EXIT_INTERRUPTED
+
+
+def _to_the_end(client: Client, views: list[JobView], stream: TextIO) -> list[JobView]:
+    from launcher.cli.group_views import build_group_view
+    from launcher.cli.views import build_view
+
+    if len(views) > 1:
+        table = build_group_view(stream)
+        try:
+            return follow_group(client, str(views[0].group), [view.id for view in views], table)
+        finally:
+            table.closed()
+    display = build_view(stream, JobPaths(Path(views[0].dir)))
+    display.opened()
+    try:
+        return [follow(client, views[0], display)]
+    finally:
+        display.closed()
+
+
+def _say_end(view: JobView, prepared: Prepared, stream: TextIO, *, several: bool) -> None:
+    from launcher.cli.showing import last_marks
+
+    if view.state == "failed" and not several:
+        print("\n".join(render.failure_lines(prepared.job, first_failing(last_marks(view)))), file=stream)
+    if several:
+        return  # the table has said it
+    lines = [*end_lines(view), f"job directory: {view.dir}"]
+    lines += [f"report: {prepared.job.report}"] if prepared.job.report.exists() else []
+    print("\n".join(lines), file=stream, flush=True)
+
+
+def document(views: Sequence[JobView]) -> dict[str, Any]:
+    """What ``--json`` prints: a job, or a group with its jobs."""
+    if len(views) == 1:
+        return _one(views[0])
+    final = all(view.final for view in views)
+    code = exit_code(views) if final else None
+    worst = next((state for state in ("failed", "cancelled") if any(view.state == state for view in views)), "succeeded")
+    return {
+        "id": views[0].group,
+        "name": name_of(views[0].group) or views[0].group,
+        "state": worst if final else "running",
+        "exit_code": code,
+        "dir": str(Path(views[0].dir).parent),
+        "jobs": [_one(view) for view in views],
+    }
+
+
+def _one(view: JobView) -> dict[str, Any]:
+    from launcher.cli.showing import last_marks
+
+    failing = first_failing(last_marks(view)) if view.state == "failed" else None
+    report = JobPaths(Path(view.dir)).report
+    return {
+        **view.to_json(),
+        "first_failing_rank": failing.rank if failing else None,
+        "report": str(report) if report.exists() else None,
+    }

@@ -1,0 +1,70 @@
+"""Texts about jobs that several commands print: pure functions from data to lines."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.cli.render import printable
+from launcher.cli.table import facts
+from launcher.client import JobView
+from launcher.progress import duration
+
+
+def moment(seconds: float | None) -> str | None:
+    """A Unix time for people, local; None where it is unknown."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else None
+
+
+def attempt_text(view: JobView) -> str | None:
+    """Which attempt it is at, where that says something."""
+    return f"{view.attempt}" if view.attempt > 1 or view.attempts > 1 else None
+
+
+def waiting_text(view: JobView, now: float | None = None) -> str | None:
+    """When the next attempt begins."""
+    if view.next_try is None or view.final:
+        return None
+    left = view.next_try - (time.time() if now is None else now)
+    return f"in {duration(left)}" if left > 0 else "now"
+
+
+def state_text(view: JobView) -> str:
+    """State and reason in one line."""
+    parts = [view.state]
+    if view.attempt > 1 and not view.final:
+        parts.append(f"(attempt {view.attempt})")
+    text = " ".join(parts)
+    waiting = waiting_text(view)
+    text += f", next attempt {waiting}" if waiting else ""
+    return f"{text}: {printable(view.reason)}" if view.reason else text
+
+
+def end_lines(view: JobView) -> list[str]:
+    """The end of a job."""
+    took = f" after {duration(view.seconds)}" if view.seconds is not None else ""
+    tries = f", {view.attempts} attempts" if view.attempts > 1 else ""
+    lines = [f"{view.id}: {view.state}{took}{tries}, exit code {view.exit_code}"]
+    return [*lines, f"reason: {printable(view.reason)}"] if view.reason else lines
+
+
+def next_commands(target: str, *, final: bool, failed: bool = False, group: bool = False) -> list[str]:
+    """What a user may want to type next.
+
+    Args:
+        target: a job's or a group's id.
+        final: whether it has ended.
+        failed: whether it ended badly.
+        group: whether it is a group's.
+    """
+    if final:
+        again = [(f"hvdgrab-launch retry {target}", "run it again, in the same directory")] if failed else []
+        report = "the variants compared" if group else "tables and plots"
+        commands = [(f"hvdgrab-launch show {target}", "how it went"), (f"hvdgrab-launch report {target}", report), *again]
+    else:
+        commands = [
+            *([] if group else [(f"hvdgrab-launch logs -f {target}", "its output")]),
+            (f"hvdgrab-launch show {target}", "where it is"),
+            (f"hvdgrab-launch wait {target}", "wait for its end"),
+            (f"hvdgrab-launch cancel {target}", "stop it"),
+        ]
+    return ["next:", *(f"  {line}" for line in facts(commands))]

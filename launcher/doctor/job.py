@@ -1,0 +1,51 @@
+"""A job against this host and its own hosts: whether it can be planned, and whether each host answers over ssh."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+
+from launcher import claim, facts, preflight, remote
+from launcher.cli.render import placement_text
+from launcher.doctor.checks import Check
+from launcher.errors import PlanError, UsageError
+from launcher.paths import JobPaths, jobs_root, new_id
+from launcher.plan import Plan
+from launcher.planning import make_plan
+from launcher.spec import Spec
+
+
+def checks(specs: Sequence[Spec], jobs_dir: str | None = None) -> list[Check]:
+    """The job, or the first of its variants, which differ in what no host has to know; then a line for each of its hosts."""
+    spec = specs[0]
+    job = JobPaths(jobs_root(jobs_dir) / new_id("doctor"))
+    try:
+        plan = make_plan(spec, facts.collect(spec.backend.mpirun), job)
+        preflight.check(plan, os.environ)
+    except PlanError as error:
+        return [Check("job", "missing", str(error), "`hvdgrab-launch validate` checks the file alone")]
+    planned = Check("job", "ok", f"{spec.name}: {placement_text(plan)}")
+    return [planned, *host_checks(plan, job)] if remote.other_hosts(plan) else [planned]
+
+
+def host_checks(plan: Plan, job: JobPaths) -> list[Check]:
+    """Ask every host at once, with a job directory that is there for the question alone."""
+    attempt = job.attempt(1)
+    try:
+        job.create()
+        claim.take(attempt)
+        answers = remote.check(plan, attempt, lambda: False)
+    except (OSError, UsageError) as error:
+        return [Check("hosts", "missing", str(error), "name a directory that can be written in $HVDGRAB_JOBS")]
+    finally:
+        shutil.rmtree(job.root, ignore_errors=True)
+    return [_host(host, answers) for host in remote.other_hosts(plan)]
+
+
+def _host(host: str, answers: remote.Hosts) -> Check:
+    faults = [fault for fault in answers.faults if fault.host == host]
+    if faults:
+        found = "; ".join(fault.what for fault in faults)
+        return Check(f"host {host}", "missing", found, "; ".join(dict.fromkeys(fault.remedy for fault in faults)))
+    return Check(f"host {host}", "ok", f"answers as {answers.names.get(host, host)}, sees the job directory, can start ranks")

@@ -1,0 +1,59 @@
+"""The command: which looks are made, and the exit code."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from launcher.doctor.checks import Check, Report
+from launcher.doctor.collect import collect
+from launcher.doctor.show import print_report
+from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError
+from launcher.spec import Spec
+
+
+def main(file: str | None = None, overrides: Sequence[str] = (), *, slurm: bool = False, as_json: bool = False) -> int:
+    """Print the answer.
+
+    Args:
+        file: a job whose plan and hosts are tried as well.
+        overrides: ``a.b=c`` texts for it.
+        slurm: whether SLURM is asked.
+        as_json: one JSON document instead of the table.
+
+    Returns:
+        The exit code: 0 if all that training needs is there, else 1.
+    """
+    specs = _load(file, overrides)
+    report = collect()
+    further = [*_job(specs), *(_slurm(specs[0] if specs else None) if slurm else [])]
+    report = Report((*report.checks, *further))
+    print_report(report, as_json=as_json)
+    return EXIT_OK if report.ok else EXIT_FAILED
+
+
+def _load(file: str | None, overrides: Sequence[str]) -> list[Spec]:
+    if file is None:
+        return []
+    from launcher.submit import load
+
+    return load(file, overrides)
+
+
+def _job(specs: Sequence[Spec]) -> list[Check]:
+    if not specs:
+        return []
+    from launcher.doctor import job
+
+    return job.checks(specs)
+
+
+def _slurm(spec: Spec | None) -> list[Check]:
+    try:
+        room = importlib.import_module("launcher.doctor.slurm")
+    except ModuleNotFoundError:
+        return [Check("SLURM", "note", "this version cannot ask SLURM", "`sinfo` and `scontrol show config` can")]
+    try:
+        return list(room.checks(spec))
+    except LauncherError as error:
+        return [Check("SLURM", "missing", str(error), "`sinfo` by itself shows more")]
