@@ -7,6 +7,7 @@ from launcher.backends.horovodrun import HorovodrunBackend
 from launcher.backends.local import LocalBackend
 from launcher.backends.mpirun import MpirunBackend
 from launcher.backends.process import ProcessBackend
+from launcher.backends.srun import SlurmBackend, SrunBackend
 from launcher.errors import PlanError
 from launcher.facts import Facts
 from launcher.plan import Plan
@@ -14,7 +15,7 @@ from launcher.plan import Plan
 __all__ = ["BACKENDS", "build_backend", "choose", "command_of"]
 
 BACKENDS: dict[str, type[ProcessBackend]] = {
-    backend.name: backend for backend in (LocalBackend, MpirunBackend, HorovodrunBackend)
+    backend.name: backend for backend in (LocalBackend, MpirunBackend, HorovodrunBackend, SrunBackend, SlurmBackend)
 }
 
 

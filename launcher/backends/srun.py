@@ -13,6 +13,7 @@ from launcher.paths import AttemptPaths
 from launcher.plan import Plan
 from launcher.slurm import choice
 from launcher.slurm.allocation import Allocation
+from launcher.slurm.script import sbatch_argv
 from launcher.slurm.way import STEP_OPTIONS, Way, shared
 
 _BINDING = {"none": "none", "core": "cores", "socket": "sockets", "numa": "ldoms"}
@@ -35,6 +36,16 @@ class SrunBackend(ProcessBackend):
         with attempt.job.backend_log.open("ab") as log:
             log.write(f"hvdgrab-launch: ranks are started by {way.program}: {way.reason}\n".encode())
         return super().start(here, attempt)
+
+
+class SlurmBackend(SrunBackend):
+    """The same inside a job that the launcher has submitted."""
+
+    name = "slurm"
+
+    def command(self, plan: Plan) -> tuple[tuple[str, ...], dict[str, str]]:
+        """What the launcher executes: sbatch, which reads the script that `launcher.slurm.script` makes."""
+        return sbatch_argv(plan.job_dir), {}
 
 
 def resolve(plan: Plan, environment: Mapping[str, str]) -> tuple[Plan, Way]:

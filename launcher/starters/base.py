@@ -35,6 +35,11 @@ class Alive:
 class Gone:
     """It is certainly not there any more."""
 
+    cause: str | None = None
+    """What a scheduler says ended it, a cause of `launcher.outcome`: for attempts that could not say it themselves."""
+    reason: str | None = None
+    """The same in words."""
+
 
 @dataclass(frozen=True)
 class Unknown:

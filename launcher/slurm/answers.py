@@ -1,0 +1,104 @@
+"""What squeue, sacct and sbatch print, read strictly: an answer that is not certainly one counts as none."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from launcher.slurm.states import State, detail, parse_state
+
+SQUEUE_HEADER = "JOBID|STATE|REASON|PARTITION|NODELIST|NAME|COMMENT"
+SQUEUE_FORMAT = "%i|%T|%r|%P|%N|%j|%k"
+SACCT_FORMAT = "JobIDRaw,State,Partition,NodeList,JobName,Comment"
+SACCT_HEADER = "JobIDRaw|State|Partition|NodeList|JobName|Comment"
+
+
+class NoAnswer(Exception):
+    """What was printed is no answer."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One job as SLURM sees it."""
+
+    job_id: str
+    state: State
+    state_name: str
+    """As SLURM wrote it, such as ``CANCELLED by 1000``."""
+    reason: str
+    partition: str
+    nodes: str
+    name: str
+    comment: str
+
+    @property
+    def detail(self) -> str:
+        """For people."""
+        return detail(self.state, self.partition, self.reason)
+
+
+def parse_squeue(text: str) -> dict[str, Row]:
+    """Rows by job id.
+
+    Raises:
+        NoAnswer: where the heading is missing, as a sick or cut-off answer must not look like an empty queue, or a row is not
+            understood.
+    """
+    rows: dict[str, Row] = {}
+    for line in _below(text, SQUEUE_HEADER):
+        cells = line.split("|", 6)
+        if len(cells) != 7:
+            raise NoAnswer(f"squeue printed {line[:80]!r}")
+        job_id, state_name, reason, partition, nodes, name, comment = cells
+        state = parse_state(state_name)
+        if state is None or not re.fullmatch(r"\d+(?:_\S+|\+\d+)?", job_id):
+            raise NoAnswer(f"squeue printed {line[:80]!r}")
+        rows[job_id] = Row(job_id, state, state_name, reason, partition, nodes, name, comment)
+    return rows
+
+
+def parse_sacct(text: str) -> dict[str, Row]:
+    """Rows by job id, the last one of a job that was put back several times.  Raises NoAnswer as `parse_squeue` does."""
+    rows: dict[str, Row] = {}
+    for line in _below(text, SACCT_HEADER):
+        cells = line.split("|", 5)
+        state = parse_state(cells[1]) if len(cells) == 6 else None
+        if state is None or not cells[0].isdigit():
+            raise NoAnswer(f"sacct printed {line[:80]!r}")
+        job_id, state_name, partition, nodes, name, comment = cells
+        rows[job_id] = Row(job_id, state, state_name, "", partition, nodes, name, comment)
+    return rows
+
+
+def _below(text: str, header: str) -> list[str]:
+    """The lines below the heading of the table; ``CLUSTER:`` lines, which --clusters puts before it, are left out."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("CLUSTER:")]
+    if not lines or lines[0] != header:
+        raise NoAnswer(f"no table was printed but {lines[0][:80]!r}" if lines else "nothing was printed")
+    return [line for line in lines[1:] if line != header]
+
+
+def parse_submitted(text: str) -> tuple[str, str | None]:
+    """Job id and cluster in what ``sbatch --parsable`` prints.  Raises NoAnswer where neither is there."""
+    for line in reversed(text.splitlines()):  # submit plugins of sites may say something before
+        found = re.fullmatch(r"(\d+)(?:;(\S+))?", line.strip())
+        if found:
+            return found.group(1), found.group(2)
+    raise NoAnswer(f"sbatch printed {text.strip()[:80]!r} and no job id")
+
+
+_TRANSPORT = (
+    "socket timed out", "unable to contact slurm controller", "connect failure", "connection refused", "connection timed out",
+    "zero bytes were transmitted", "unexpected message", "transport", "header lengths", "insane message", "temporarily unable",
+    "temporarily unavailable", "communication", "i/o error", "send/recv", "munge", "authentication", "credential",
+    "controller not responding", "in standby mode", "maxsubmit", "submit limit reached", "dns srv", "configuration source",
+)  # fmt: skip
+
+
+def refusal(stderr: str) -> str | None:
+    """Why SLURM certainly refused a submission, in its own words; None where it may have taken it, or may take it later."""
+    text = stderr.strip()
+    said = [re.sub(r"^sbatch: (?:error|fatal): ", "", line).strip() for line in text.splitlines() if line.startswith("sbatch: ")]
+    if not said or any(word in text.lower() for word in _TRANSPORT):
+        return None
+    return "; ".join(line.removeprefix("Batch job submission failed: ") for line in said if line)

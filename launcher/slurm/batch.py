@@ -1,0 +1,215 @@
+"""What a batch script runs: ``python -m launcher.slurm.batch JOBDIR ATTEMPT``.
+
+One start of the job in SLURM is one attempt: the one that the script was written for, plus one for every time that SLURM has put
+the job back into its queue.  After an attempt the same restart policy that the daemon follows decides here whether there is another
+one, and the job then puts itself back, so that no daemon need live.  Exactly one decides: with ``slurm.requeue: true`` the job itself
+as long as SLURM holds it, and the daemon only once SLURM has let it go; with ``false`` always the daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from launcher import stop
+from launcher.attempt import AlreadyClaimedError, AttemptRun, SilentView, place
+from launcher.claim import EXIT_CLAIMED, Claim
+from launcher.errors import EXIT_FAILED, EXIT_USAGE, LauncherError
+from launcher.outcome import FAILED, AttemptEnd
+from launcher.paths import JobPaths
+from launcher.plan import Plan
+from launcher.planning import next_attempt
+from launcher.policy import Restart, decide
+from launcher.process.marks import RankMark
+from launcher.process.signals import STOPPING, SignalBox
+from launcher.record import EventLog
+from launcher.slurm.allocation import Allocation
+from launcher.slurm.commands import Answer, call
+from launcher.slurm.job_info import parse_job, why_stopped
+
+ASK_SECONDS = 5.0
+"""Seconds that SLURM has to say why it ends the job; KillWait, 30 seconds by default, runs meanwhile."""
+REQUEUE_TRIES = 6
+REQUEUE_PAUSE = 10.0
+_REFUSALS = ("disabled", "denied", "invalid", "not permitted", "completing or completed")
+Call = Callable[..., Answer]
+
+
+class Scheduler:
+    """This job's own SLURM, asked from inside."""
+
+    def __init__(self, allocation: Allocation, call_program: Call = call) -> None:
+        self.allocation = allocation
+        self._call = call_program
+
+    def why(self) -> stop.Stop | None:
+        """Why SLURM ends the job; None where it does not, or does not say."""
+        answer = self._call(("scontrol", "--oneliner", "show", "job", self.allocation.job_id), timeout=ASK_SECONDS)
+        return why_stopped(parse_job(answer), self.allocation.restarts)
+
+    def requeue(self, at: float, excluded: Sequence[str], clock: Callable[[], float] = time.time) -> str | None:
+        """Put the job back into the queue; returns why that was not possible, or None.
+
+        Args:
+            at: Unix time before which it is not to start.
+            excluded: nodes to do without.
+            clock: the present, Unix time.
+        """
+        number = self.allocation.job_id
+        answer = Answer(None, "", "")
+        for last in range(REQUEUE_TRIES):
+            answer = self._call(("scontrol", "requeue", number))
+            if answer.ok or _refused(answer):
+                break
+            time.sleep(REQUEUE_PAUSE if last < REQUEUE_TRIES - 1 else 0.0)
+        if not answer.ok:
+            return answer.complaint
+        changes = [f"StartTime=now+{round(at - clock())}seconds"] if at > clock() + 1 else []
+        changes += [f"ExcNodeList={','.join(excluded)}"] if excluded else []
+        if changes:  # only a waiting job can be changed; its StartTime must also outlast the time that SLURM adds
+            self._call(("scontrol", "update", f"JobId={number}", *changes))
+        return None
+
+
+def _refused(answer: Answer) -> bool:
+    return any(word in answer.stderr.lower() for word in _REFUSALS)
+
+
+class AskingBox(SignalBox):
+    """Notes why SLURM ends the job, before a signal of SLURM becomes a request to stop."""
+
+    def __init__(self, job: JobPaths, attempt: int, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._job = job
+        self._attempt = job.attempt(attempt)
+        self._scheduler = scheduler
+        self._asked = False
+
+    def take(self) -> list[int]:
+        """Signals since the last call; the first that asks to stop is explained in ``stop.json``."""
+        numbers = super().take()
+        if not self._asked and any(number in STOPPING for number in numbers):
+            self._asked = True
+            self._explain()
+        return numbers
+
+    def _explain(self) -> None:
+        if self._job.cancel.exists() or stop.Stop.read(self._attempt) is not None:
+            return
+        request = self._scheduler.why()
+        if request is not None and self._attempt.root.is_dir():
+            request.write(self._attempt)
+
+
+class BatchRun(AttemptRun):
+    """An attempt inside a job of SLURM, which can say what only SLURM knows."""
+
+    scheduler: Scheduler
+
+    def _lost(self, marks: list[RankMark | None], unknown: list[str]) -> stop.Stop | None:
+        """SLURM may have told the ranks alone to end (preemption with a grace time), or lost a node under them."""
+        if all(mark is None or mark.exit_code == 0 for mark in marks):
+            return super()._lost(marks, unknown)
+        told = any(mark is not None and (mark.stopped or mark.exit_code is None) for mark in marks)
+        return super()._lost(marks, unknown) or (self.scheduler.why() if told else None)
+
+    def _end(self, outcome):  # type: ignore[no-untyped-def]
+        end = super()._end(outcome)
+        return replace(end, hosts=self.scheduler.allocation.nodes)
+
+
+def run(job: JobPaths, base: int, scheduler: Scheduler, call_sleep: Callable[[float], None] = time.sleep) -> int:
+    """Run this start's attempt, and put the job back where another one is due; returns the exit code."""
+    number = base + scheduler.allocation.restarts
+    events = EventLog(job)
+    ends = note_lost(job, base, number)
+    plan = place_plan(job, number, ends)
+    with AskingBox(job, number, scheduler) as signals:
+        attempt = BatchRun(job, number, plan, SilentView(), signals)
+        attempt.scheduler = scheduler
+        end = attempt.run()
+    verdict = decide(plan.restart, [*ends, end], time.time(), Random())
+    if not isinstance(verdict, Restart) or not (plan.slurm or {}).get("requeue", True) or job.cancel.exists():
+        return end.exit_code
+    _ignore_signals()  # putting the job back ends this process too, and there is something left to do then
+    if end.cause == stop.PREEMPTION and scheduler.why() is None and end.reason and "outside" in end.reason:
+        return end.exit_code  # who ended it is not known: perhaps a person who does not want it back
+    events.add("requeued", attempt=number, reason=verdict.reason, without=list(verdict.excluded_hosts))
+    fault = scheduler.requeue(verdict.at, verdict.excluded_hosts)
+    if fault is None:
+        call_sleep(30.0)  # SLURM ends this process now; an end of its own could be taken for the job's
+        return end.exit_code
+    events.add("requeue-failed", attempt=number, reason=fault)
+    print(f"hvdgrab-launch: the job could not be put back into the queue: {fault}", file=sys.stderr)
+    return end.exit_code
+
+
+def _ignore_signals() -> None:
+    for name in STOPPING:
+        signal.signal(name, signal.SIG_IGN)
+
+
+def note_lost(job: JobPaths, base: int, number: int) -> list[AttemptEnd]:
+    """The ends of the attempts from ``base`` up to this one; those that were cut off without a word get one."""
+    ends = []
+    for earlier in range(base, number):
+        attempt = job.attempt(earlier)
+        end = AttemptEnd.read(attempt)
+        if end is None and (claim := Claim.read(attempt)) is not None:
+            request = stop.Stop.read(attempt)
+            now = round(time.time(), 3)
+            end = AttemptEnd(
+                earlier, FAILED, request.cause if request else stop.LOST_NODE, EXIT_FAILED,
+                request.reason if request else f"SLURM put the job back; what ran the attempt on {claim.host} left no word",
+                started=claim.time, ended=now, seconds=max(0.0, round(now - claim.time, 3)), progressed=attempt.progress.exists(),
+            )  # fmt: skip
+            end.write(attempt)
+        if end is not None:
+            ends.append(end)
+    return ends
+
+
+def place_plan(job: JobPaths, number: int, ends: Sequence[AttemptEnd]) -> Plan:
+    """The plan of this attempt: the one that was written with the script, or one that follows from it.
+
+    Raises:
+        OSError, ValueError, TypeError, KeyError: where there is none that can be read.
+    """
+    own = job.attempt(number).plan
+    plan = Plan.from_json((own if own.exists() else job.plan).read_text("ascii"))
+    if plan.attempt == number and own.exists():
+        return plan
+    verdict = decide(plan.restart, ends, time.time(), Random(0)) if ends else None
+    following = next_attempt(plan, number, verdict.excluded_hosts if isinstance(verdict, Restart) else ())
+    place(job, following)
+    return following
+
+
+def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
+    """Entry point: the job directory and the attempt for which the script was written."""
+    if len(argv) != 2 or not argv[1].isdigit() or int(argv[1]) < 1:
+        print("usage: python -m launcher.slurm.batch JOBDIR ATTEMPT", file=sys.stderr)
+        return EXIT_USAGE
+    allocation = Allocation.from_environment(environment)
+    if allocation is None:
+        print("hvdgrab-launch: this script belongs into SLURM: submit it with sbatch", file=sys.stderr)
+        return EXIT_USAGE
+    job = JobPaths(Path(argv[0]).absolute())
+    try:
+        return run(job, int(argv[1]), Scheduler(allocation))
+    except AlreadyClaimedError as error:
+        print(f"hvdgrab-launch: {error}", file=sys.stderr)
+        return EXIT_CLAIMED
+    except (OSError, ValueError, TypeError, KeyError, LauncherError) as error:
+        print(f"hvdgrab-launch: {job.id} was not started: {error}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,84 @@
+"""Calls of SLURM's programs: bounded in time, with an environment of their own, and never with a second meaning for silence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+KEPT = ("SLURM_CONF", "SLURM_JWT")
+"""Variables of SLURM that say how to reach it; all others are options in disguise and silently override what a job asks for."""
+_OPTIONS = (
+    "SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SCANCEL_", "PMI", "OMPI_COMM_", "PRTE_",
+)  # fmt: skip
+TIMEOUT = 20.0
+ABSENT = "there is no SLURM on this machine: no sbatch on PATH"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call brought."""
+
+    code: int | None
+    """Exit code; None where there was no end within the time, or no program."""
+    stdout: str
+    stderr: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the program ended well; what it printed may still be nonsense."""
+        return self.code == 0
+
+    @property
+    def complaint(self) -> str:
+        """Its last words, for people."""
+        lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
+        return lines[-1][:300] if lines else f"exit code {self.code} and no message"
+
+
+def installed(path: str | None = None) -> bool:
+    """Whether SLURM's programs are there; a file check, no call."""
+    return shutil.which("sbatch", path=path) is not None
+
+
+def scrub(environment: Mapping[str, str], conf: str | None = None) -> dict[str, str]:
+    """An environment without what an outer allocation or a user's settings would slip into a call.
+
+    Args:
+        environment: the whole environment.
+        conf: the SLURM_CONF to use; by default the environment's own, where there is one.
+    """
+    kept = {name: value for name, value in environment.items() if name in KEPT or not name.startswith(_OPTIONS)}
+    return {**kept, "SLURM_CONF": conf} if conf else kept
+
+
+def call(
+    argv: Sequence[str], *, environment: Mapping[str, str] | None = None, conf: str | None = None, stdin: str = "",
+    timeout: float = TIMEOUT, cwd: str | None = None,
+) -> Answer:  # fmt: skip
+    """Run a program of SLURM.  Never raises.
+
+    Args:
+        argv: the program's name and arguments.
+        environment: whole environment, scrubbed before use; by default this process's.
+        conf: SLURM_CONF, where it is not the environment's.
+        stdin: text that the program reads.
+        timeout: seconds; after them the program is killed and the answer has no code.
+        cwd: working directory.
+    """
+    around = scrub(os.environ if environment is None else environment, conf)
+    around["LC_ALL"] = "C"
+    try:
+        done = subprocess.run(
+            list(argv), input=stdin.encode("utf-8", "surrogateescape"), capture_output=True, timeout=timeout, check=False,
+            env=around, cwd=cwd,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Answer(None, "", f"{argv[0]} gave no answer within {timeout:.0f} s")
+    except FileNotFoundError:
+        return Answer(None, "", ABSENT if argv[0] == "sbatch" else f"no {argv[0]} on PATH")
+    except OSError as error:
+        return Answer(None, "", f"{argv[0]} could not be run: {error.strerror}")
+    return Answer(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))

@@ -1,0 +1,159 @@
+"""The batch script of an attempt, as a pure function of its plan.
+
+The script holds no text of the user but the lines of ``slurm.prologue``, which are shell by intention; paths are quoted, and the
+job's command is read from the plan by the wrapper around every rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from launcher.errors import PlanError
+from launcher.plan import Plan
+
+SPARE_SECONDS = 90.0
+"""How much more time than the job's own limit SLURM is asked for: the job ends by its own clock, with its state saved."""
+LOG = "logs/slurm.log"
+"""What the batch script itself says, below the job directory."""
+OWN_OPTIONS = {
+    "--array": "use `variants`, each of which is a job", "-a": "use `variants`, each of which is a job",
+    "--job-name": "it is how a job is found again", "-J": "it is how a job is found again",
+    "--comment": "it is how a job is found again", "--output": "see logs/ in the job directory",
+    "-o": "see logs/ in the job directory", "--error": "see logs/ in the job directory", "-e": "see logs/ in the job directory",
+    "--chdir": "use `workdir`", "-D": "use `workdir`", "--export": "use `env`", "--wrap": "use `command`",
+    "--ntasks": "use `resources.ranks`", "-n": "use `resources.ranks`", "--time": "use `resources.time_limit`",
+    "-t": "use `resources.time_limit`", "--requeue": "use `slurm.requeue`", "--no-requeue": "use `slurm.requeue`",
+    "--parsable": "it always is", "--test-only": "use `--dry-run`", "-W": "use `hvdgrab-launch wait`",
+    "--wait": "use `hvdgrab-launch wait`",
+}  # fmt: skip
+"""Options of sbatch that ``slurm.extra`` may not hold, and what to use in their place."""
+_WORD = re.compile(r"[A-Za-z0-9_.,:;@+&|()*/=%^\[\]!-]+")
+
+
+def token(plan: Plan, attempt: int) -> str:
+    """What marks a submission in its comment: job, attempt and a digest of the job directory."""
+    digest = hashlib.sha256(plan.job_dir.encode("utf-8", "surrogateescape")).hexdigest()[:10]
+    return f"hvdgrab/{plan.job_id}/{attempt}/{digest}"
+
+
+def submission_name(plan: Plan, attempt: int) -> str:
+    """The job's name in SLURM, unique too: sites rewrite comments."""
+    return f"{plan.job_id}.{attempt}"
+
+
+def options(plan: Plan, attempt: int) -> list[str]:
+    """The options of sbatch for an attempt, in the order in which the script shows them.
+
+    Raises:
+        PlanError: where a setting cannot be written into a script.
+    """
+    slurm = plan.slurm or {}
+    lines = [f"--job-name={submission_name(plan, attempt)}", f"--comment={token(plan, attempt)}"]
+    lines += [f"--output={LOG}", "--open-mode=append", "--requeue" if slurm.get("requeue", True) else "--no-requeue"]
+    lines += _size(plan, slurm)
+    if plan.time_limit is not None:
+        lines.append(f"--time={minutes(plan.time_limit + SPARE_SECONDS)}")
+    for name in ("partition", "account", "qos", "constraint", "reservation", "clusters"):
+        if slurm.get(name):
+            lines.append(f"--{name}={slurm[name]}")
+    bad = [*_names(slurm.get("exclude")), *plan.excluded_hosts]
+    if bad:
+        lines.append(f"--exclude={','.join(dict.fromkeys(bad))}")
+    lines += [_extra(option) for option in slurm.get("extra") or ()]
+    return [_checked(line) for line in lines]
+
+
+def _extra(option: str) -> str:
+    """An option of the user, if the launcher does not depend on it."""
+    name = option.partition("=")[0]
+    if name in OWN_OPTIONS:
+        raise PlanError(f"slurm.extra: {name} is set by the launcher: {OWN_OPTIONS[name]}")
+    return option
+
+
+def _names(value: object) -> list[str]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else [str(item) for item in value]  # type: ignore[attr-defined]  # a list of names
+
+
+def _size(plan: Plan, slurm: dict[str, Any]) -> list[str]:
+    lines = [f"--nodes={slurm['nodes']}"] if slurm.get("nodes") else []
+    lines.append(f"--ntasks={plan.ranks}")
+    if slurm.get("ranks_per_node"):
+        lines.append(f"--ntasks-per-node={slurm['ranks_per_node']}")
+    lines.append(f"--cpus-per-task={plan.threads_per_rank}")
+    if slurm.get("gpus_per_node"):
+        lines.append(f"--gpus-per-node={slurm['gpus_per_node']}")
+    elif plan.gpus_per_rank:
+        lines.append(f"--gpus-per-task={plan.gpus_per_rank}")
+    if slurm.get("memory"):
+        lines.append(f"--mem={math.ceil(slurm['memory'] / 2**20)}M")
+    return lines
+
+
+def minutes(seconds: float) -> int:
+    """SLURM counts whole minutes: rounded up."""
+    return max(1, math.ceil(seconds / 60))
+
+
+def _checked(option: str) -> str:
+    """The option as it stands behind ``#SBATCH``: one line, without what sbatch would split or cut off."""
+    if any(letter in option for letter in "\n\r\0"):
+        raise PlanError(f"slurm: {option!r} holds a line break, which no option of sbatch can carry")
+    if _WORD.fullmatch(option):
+        return option
+    if '"' in option or "\\" in option:
+        raise PlanError(f"slurm: {option!r} holds a quote or a backslash, which sbatch reads in ways of its own: leave it out")
+    name, equals, value = option.partition("=")
+    return f'{name}="{value}"' if equals and re.fullmatch(r"--[a-z-]+", name) else f'"{option}"'
+
+
+def sbatch_argv(job_dir: str) -> tuple[str, ...]:
+    """The call that submits a script, which it reads from its standard input."""
+    return ("sbatch", "--parsable", "--export=ALL", f"--chdir={job_dir}")
+
+
+def script(plan: Plan, attempt: int) -> str:
+    """The whole batch script of an attempt.
+
+    Args:
+        plan: a plan whose backend is slurm.
+        attempt: which start of the job this is; where SLURM puts the job back, the script counts on from it.
+
+    Raises:
+        PlanError: where a setting cannot be written into a script.
+    """
+    slurm = plan.slurm or {}
+    lines = ["#!/bin/bash", f"# Attempt {attempt} of job {plan.job_id}, written by hvdgrab-launch."]
+    lines += [f"#SBATCH {option}" for option in options(plan, attempt)]
+    lines += _prologue(list(slurm.get("prologue") or ()))
+    root = plan.environment.get("PYTHONPATH")
+    if root:
+        lines += ["", "# Where the launcher is found; nothing is fetched here.", f"export PYTHONPATH={shlex.quote(root)}"]
+    lines += ["", f"exec {shlex.join([plan.python, '-m', 'launcher.slurm.batch', plan.job_dir, str(attempt)])}"]
+    return "\n".join(lines) + "\n"
+
+
+def _prologue(lines: Sequence[str]) -> list[str]:
+    """The user's own lines; the first that fails ends the job, and says so."""
+    if not lines:
+        return []
+    modules = any(re.search(r"\b(module|ml)\b", line) for line in lines)
+    files = "/etc/profile.d/{lmod,z00_lmod,modules}.sh"
+    find = f'type module >/dev/null 2>&1 || for file in {files}; do [ ! -r "$file" ] || . "$file"; done'
+    return [
+        "",
+        "# slurm.prologue",
+        *([find] if modules else []),
+        "trap 'echo \"hvdgrab-launch: line $LINENO, in slurm.prologue, ended with $?\" >&2' ERR",
+        "set -e",
+        *lines,
+        "set +e",
+        "trap - ERR",
+    ]

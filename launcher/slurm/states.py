@@ -1,0 +1,119 @@
+"""All states of SLURM's jobs and what they mean here, and its reasons for waiting in words.
+
+Sources: ``slurm.h`` of 22.05 to 24.11 (``enum job_states`` and the state flags), ``squeue(1)`` under JOB STATE CODES and
+JOB REASON CODES.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Phase = Literal["waiting", "running", "ending", "over"]
+
+
+@dataclass(frozen=True)
+class State:
+    """One state of SLURM."""
+
+    phase: Phase
+    """waiting: not started, or put back; running: on its nodes; ending: its processes are being ended; over: for good."""
+    words: str
+    cause: str | None = None
+    """For states that are over, what ended the job: a cause of `launcher.outcome`; None where only the job itself can say."""
+
+
+STATES: dict[str, State] = {
+    "PENDING": State("waiting", "waits in the queue"),
+    "CONFIGURING": State("waiting", "its nodes are being made ready"),
+    "POWER_UP_NODE": State("waiting", "its nodes are being powered up"),
+    "REQUEUED": State("waiting", "was put back into the queue"),
+    "REQUEUE_FED": State("waiting", "was put back into the queue of a federation"),
+    "REQUEUE_HOLD": State("waiting", "was put back into the queue and is held"),
+    "SPECIAL_EXIT": State("waiting", "was put back into the queue, held, because of its exit code"),
+    "RESV_DEL_HOLD": State("waiting", "is held, because its reservation was deleted"),
+    "RUNNING": State("running", "runs"),
+    "SUSPENDED": State("running", "is suspended"),
+    "STOPPED": State("running", "was stopped by a signal"),
+    "RESIZING": State("running", "its allocation changes its size"),
+    "SIGNALING": State("running", "is being signalled"),
+    "EXPEDITING": State("waiting", "was put back into the queue with preference"),
+    "COMPLETING": State("ending", "its processes are being ended"),
+    "STAGE_OUT": State("ending", "its files are being copied out of a burst buffer"),
+    "UPDATE_DB": State("ending", "its end is being recorded"),
+    "COMPLETED": State("over", "has ended"),
+    "FAILED": State("over", "ended with an error", "failure"),
+    "CANCELLED": State("over", "was cancelled in SLURM", "cancelled"),
+    "TIMEOUT": State("over", "reached SLURM's time limit", "time_limit"),
+    "DEADLINE": State("over", "could not end before its deadline", "time_limit"),
+    "PREEMPTED": State("over", "was preempted", "preemption"),
+    "NODE_FAIL": State("over", "lost a node", "lost_node"),
+    "BOOT_FAIL": State("over", "did not start, because a node did not boot", "lost_node"),
+    "LAUNCH_FAILED": State("over", "could not be launched on its nodes", "lost_node"),
+    "RECONFIG_FAIL": State("over", "did not start, because a node could not be configured", "lost_node"),
+    "OUT_OF_MEMORY": State("over", "was ended because it used more memory than it had asked for", "failure"),
+    "REVOKED": State("over", "is run by another cluster of the federation"),
+}
+
+_SHORT = {
+    "BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "CF": "CONFIGURING", "CG": "COMPLETING", "DL": "DEADLINE",
+    "F": "FAILED", "NF": "NODE_FAIL", "OOM": "OUT_OF_MEMORY", "PD": "PENDING", "PR": "PREEMPTED", "R": "RUNNING",
+    "RD": "RESV_DEL_HOLD", "RF": "REQUEUE_FED", "RH": "REQUEUE_HOLD", "RQ": "REQUEUED", "RS": "RESIZING", "RV": "REVOKED",
+    "SI": "SIGNALING", "SE": "SPECIAL_EXIT", "SO": "STAGE_OUT", "ST": "STOPPED", "S": "SUSPENDED", "TO": "TIMEOUT",
+}  # fmt: skip
+
+
+def parse_state(text: str) -> State | None:
+    """The state in what SLURM's programs say: ``RUNNING``, ``R``, ``CANCELLED by 1000``, ``CANCELLED+``; None if unknown."""
+    word = re.match(r"[A-Z_]+", text.strip())
+    if word is None:
+        return None
+    name = word.group(0)
+    return STATES.get(_SHORT.get(name, name))
+
+
+NEVER = "it will never start as it is"
+
+_REASONS: tuple[tuple[str, str], ...] = (
+    (r"None|Priority", "others come first"),
+    (r"Resources", "waits until enough is free"),
+    (r"BeginTime", "waits for its start time"),
+    (r"DependencyNeverSatisfied", f"depends on a job that ended otherwise than asked: {NEVER}; cancel it"),
+    (r"Dependency", "waits for a job on which it depends"),
+    (r"JobHeldAdmin", "is held by an administrator; ask them to release it"),
+    (r"JobHeldUser", "is held; `scontrol release JOBID` lets it go"),
+    (r"PartitionNodeLimit", "asks for more nodes than its partition has or allows: ask for fewer, or for another partition"),
+    (r"PartitionTimeLimit", "asks for more time than its partition allows: shorten resources.time_limit, or use another one"),
+    (r"PartitionDown|PartitionInactive", "its partition takes no jobs to run at present"),
+    (r"PartitionConfig", "asks for more than its partition has"),
+    (r"BadConstraints", f"asks for a constraint that no node fulfils: {NEVER}"),
+    (r"ReqNodeNotAvail.*", "needs nodes that are down, drained or reserved"),
+    (r"Nodes_required_for_job_are_DOWN.*", "needs nodes that are down, drained or reserved"),
+    (r"NodeDown", "needs a node that is down"),
+    (r"Reservation(Deleted)?", "waits for its reservation"),
+    (r"Licenses", "waits for licences"),
+    (r"Cleaning", "is being cleaned up after its last run"),
+    (r"(launch_failed_requeued_held|JobHoldMaxRequeue)", "was put back too often and is held; `scontrol release JOBID` frees it"),
+    (r"(InvalidAccount|InvalidQOS)", f"its account or QOS is not valid: {NEVER}"),
+    (r"(Assoc|QOS)Max\w*PerJob\w*|QOS(Time|Resource)Limit", f"asks for more than its account or QOS allows a job: {NEVER}"),
+    (r"(Assoc|QOS)\w+", "its account or QOS has reached a limit"),
+    (r"ArrayTaskThrottle|JobArrayTaskLimit", "waits for other tasks of its array"),
+    (r"NonZeroExitCode|RaisedSignal.*|TimeLimit|FailedJob\w*|SystemFailure|OutOfMemory", "see its state"),
+)
+
+
+def reason_in_words(reason: str) -> str:
+    """What squeue gives as the reason for waiting, in words; the reason itself where it has none."""
+    text = reason.strip().strip("()").replace(" ", "_")
+    for pattern, words in _REASONS:
+        if re.fullmatch(pattern, text):
+            return words
+    return f"SLURM's reason: {reason.strip() or 'none given'}"
+
+
+def detail(state: State, partition: str, reason: str) -> str:
+    """One line for people about a job that is not over."""
+    if state.phase != "waiting":
+        return f"in partition {partition}: {state.words}"
+    return f"pending in partition {partition}: {reason_in_words(reason)} ({reason.strip().strip('()') or 'no reason'})"

@@ -1,0 +1,131 @@
+"""Submitting an attempt exactly once, and finding again what an interrupted submission may have left in the queue.
+
+``submission.json`` in the attempt's directory is written before sbatch is called: where it is missing nothing was ever submitted,
+and where it holds no job id the queue is looked through for the token before anything is submitted again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from launcher.claim import Claim
+from launcher.files import as_text, read_object, replace_text
+from launcher.paths import AttemptPaths, JobPaths
+from launcher.plan import Plan
+from launcher.slurm import commands, script
+from launcher.slurm.answers import NoAnswer, Row, parse_submitted, refusal
+from launcher.starters.base import Handle, StartError, Unreachable
+
+FILE = "submission.json"
+SCRIPT = "job.sh"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What is known of the submission of one attempt."""
+
+    token: str
+    name: str
+    time: float
+    """Unix time of the last try, seconds."""
+    conf: str | None = None
+    clusters: str | None = None
+    job_id: str | None = None
+    """SLURM's id; None while it is not known."""
+    cluster: str | None = None
+
+    def write(self, attempt: AttemptPaths) -> None:
+        """Write it, so that it survives a power failure.  Raises OSError."""
+        replace_text(attempt.root / FILE, as_text(asdict(self)), durable=True)
+
+    @classmethod
+    def read(cls, attempt: AttemptPaths) -> Submission | None:
+        """The submission of an attempt; None where nothing was ever submitted."""
+        data = read_object(attempt.root / FILE)
+        try:
+            return cls(**data) if data is not None else None
+        except TypeError:
+            return None
+
+    def handle(self, attempt: AttemptPaths) -> Handle:
+        """The handle of a submission whose job id is known."""
+        assert self.job_id is not None
+        return {
+            "kind": "slurm", "job_id": self.job_id, "cluster": self.cluster, "conf": self.conf, "clusters": self.clusters,
+            "dir": str(attempt.job.root), "attempt": attempt.number,
+        }  # fmt: skip
+
+    def is_in(self, row: Row) -> bool:
+        """Whether a job in the queue is this one: by its comment, or by its name where the site rewrites comments."""
+        return self.token in row.comment or row.name == self.name
+
+
+def submit(job: JobPaths, number: int, plan: Plan, environment: Mapping[str, str]) -> Handle:
+    """Submit an attempt; the caller has made sure that it is not in the queue.
+
+    Raises:
+        StartError: where SLURM certainly refused it.
+        Unreachable: where it may have been taken.
+    """
+    attempt = job.attempt(number)
+    text = script.script(plan, number)
+    conf = environment.get("SLURM_CONF") or os.environ.get("SLURM_CONF")
+    clusters = (plan.slurm or {}).get("clusters")
+    intent = Submission(script.token(plan, number), script.submission_name(plan, number), round(time.time(), 3), conf, clusters)
+    try:
+        job.logs.mkdir(parents=True, exist_ok=True)  # without it SLURM ends the job before its first line, and nothing says why
+        (attempt.root / SCRIPT).write_text(text, "utf-8", "surrogateescape")
+        intent.write(attempt)
+    except OSError as error:
+        raise StartError(f"the job directory {job.root} cannot be written: {error.strerror}") from error
+    answer = commands.call(
+        script.sbatch_argv(str(job.root)), environment=_environment(plan, environment), conf=conf, stdin=text, cwd=str(job.root)
+    )  # fmt: skip
+    return _taken(attempt, intent, answer)
+
+
+def _environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in environment.items() if name not in plan.scrubbed or name in commands.KEPT}
+    return kept | {name: value for name, value in plan.environment.items() if not name.startswith("HVDGRAB_")}
+
+
+def _taken(attempt: AttemptPaths, intent: Submission, answer: commands.Answer) -> Handle:
+    if answer.ok:
+        try:
+            job_id, cluster = parse_submitted(answer.stdout)
+        except NoAnswer as error:
+            raise Unreachable(f"whether SLURM has taken the job is not known: {error}") from error
+        known = Submission(**{**asdict(intent), "job_id": job_id, "cluster": cluster})
+        with contextlib.suppress(OSError):  # the token in the queue, or the claim, tells it again
+            known.write(attempt)
+        return known.handle(attempt)
+    if answer.stderr == commands.ABSENT:
+        (attempt.root / FILE).unlink(missing_ok=True)
+        raise StartError(answer.stderr)
+    refused = refusal(answer.stderr)
+    if refused is not None:
+        (attempt.root / FILE).unlink(missing_ok=True)
+        raise StartError(f"SLURM refused the job: {refused}")
+    raise Unreachable(f"whether SLURM has taken the job is not known: {answer.complaint}")
+
+
+def known_handle(attempt: AttemptPaths) -> Handle | None:
+    """The handle of an attempt whose job id is on record, by its submission or by the supervisor's claim."""
+    submission = Submission.read(attempt)
+    if submission is None or submission.job_id is not None:
+        return submission.handle(attempt) if submission is not None else None
+    claim = Claim.read(attempt)
+    if claim is None or claim.slurm_job_id is None:
+        return None
+    return Submission(**{**asdict(submission), "job_id": claim.slurm_job_id}).handle(attempt)
+
+
+def end_written(directory: str, number: int) -> bool:
+    """Whether the newest attempt of a job, from the given one on, has said how it ended."""
+    job = JobPaths(Path(directory))
+    return job.attempt(max([number, *job.attempt_numbers()])).end.exists()

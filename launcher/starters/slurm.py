@@ -1,0 +1,175 @@
+"""Supervisors inside jobs of SLURM, submitted by sbatch.
+
+The batch script runs one attempt after the other for as long as SLURM puts the job back into its queue (`launcher.slurm.batch`),
+so one handle may stand for several attempts, of which the newest counts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.paths import JobPaths
+from launcher.slurm import commands, submission
+from launcher.slurm.answers import NoAnswer, Row, parse_sacct
+from launcher.slurm.queue import Queue, Snapshot
+from launcher.slurm.submission import Submission
+from launcher.starters.base import Alive, Gone, Handle, Seen, Unknown, Unreachable
+
+if TYPE_CHECKING:
+    from launcher.plan import Plan
+
+INTERVAL = 10.0
+"""Seconds between two questions to the scheduler."""
+PATIENCE = 1.0
+"""Seconds to wait for an answer that is on its way."""
+SETTLE = 20.0
+"""Seconds for which a submission that was interrupted is still looked for: it may lie unread at the controller."""
+QUIET = 20.0
+"""Seconds without a sign of life from a supervisor that SLURM does not know, before it counts as gone."""
+
+
+class SlurmStarter:
+    """A `launcher.starters.base.Starter` whose supervisors run in jobs of SLURM."""
+
+    name = "slurm"
+
+    def __init__(
+        self, interval: float = INTERVAL, *, settle: float = SETTLE, quiet: float = QUIET,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.interval = interval
+        self._settle = settle
+        self._quiet = quiet
+        self._clock = clock
+        self._queues: dict[tuple[str | None, str | None], Queue] = {}
+        self._submitted: dict[str, float] = {}
+        """When jobs were submitted by this process, by id: an answer to an earlier question does not hold them."""
+        self._missed: dict[str, float] = {}
+        """Since when interrupted submissions are not found, by token."""
+        self._lives: dict[str, tuple[int, float]] = {}
+        """Last sign of life of supervisors that SLURM does not know, and since when it has not changed, by id."""
+
+    def start(self, job: JobPaths, attempt: int, plan: Plan, environment: Mapping[str, str]) -> Handle:
+        """Submit the attempt, unless it is in the queue already."""
+        found = self.find(job, attempt)
+        if found is not None:
+            return found
+        handle = submission.submit(job, attempt, plan, environment)
+        self._submitted[handle["job_id"]] = self._clock()
+        return handle
+
+    def find(self, job: JobPaths, attempt: int) -> Handle | None:
+        """What is on record, else what the queue and accounting hold under the attempt's token."""
+        paths = job.attempt(attempt)
+        known = submission.known_handle(paths)
+        if known is not None:
+            return known
+        wanted = Submission.read(paths)
+        return self._search(job, attempt, wanted) if wanted is not None else None
+
+    def _search(self, job: JobPaths, attempt: int, wanted: Submission) -> Handle | None:
+        queue = self._queue(wanted.conf, wanted.clusters)
+        snapshot = queue.snapshot(PATIENCE)
+        if snapshot.fault is not None:
+            raise Unreachable(f"whether SLURM has taken attempt {attempt} is not known: {snapshot.fault}")
+        row = next((row for row in snapshot.rows.values() if wanted.is_in(row)), None) or self._accounted(queue, wanted)
+        if row is not None:
+            found = Submission(**{**vars(wanted), "job_id": row.job_id})
+            found.write(job.attempt(attempt))
+            return found.handle(job.attempt(attempt))
+        since = self._missed.setdefault(wanted.token, snapshot.begun)
+        if snapshot.begun - since < self._settle:
+            raise Unreachable(f"the submission of attempt {attempt} was interrupted; waiting to see whether SLURM has taken it")
+        del self._missed[wanted.token]
+        return None
+
+    def _accounted(self, queue: Queue, wanted: Submission) -> Row | None:
+        """The job, where it has ended and left the queue; only asked for once the settling time is nearly over."""
+        since = self._missed.get(wanted.token)
+        if since is None or self._clock() - since < self._settle / 2 or not queue.accounting():
+            return None
+        try:
+            rows = parse_sacct(queue.ask_accounting_by_name(wanted.name))
+        except NoAnswer as error:
+            raise Unreachable(f"whether SLURM has taken the job is not known: {error}") from error
+        return next((row for row in rows.values() if wanted.is_in(row)), None)
+
+    def look(self, handles: Mapping[str, Handle]) -> Mapping[str, Seen]:
+        """What the queue says of all jobs, in one question per cluster and interval."""
+        seen: dict[str, Seen] = {}
+        groups: dict[Queue, dict[str, Handle]] = {}
+        for job_id, handle in handles.items():
+            groups.setdefault(self._queue(handle.get("conf"), handle.get("clusters")), {})[job_id] = handle
+        for queue, members in groups.items():
+            snapshot = queue.snapshot(PATIENCE)
+            seen.update({job_id: self._judge(handle, snapshot) for job_id, handle in members.items()})
+            queue.wonder(frozenset(handle["job_id"] for handle in members.values() if self._wonders(handle, snapshot)))
+        return seen
+
+    @staticmethod
+    def _wonders(handle: Handle, snapshot: Snapshot) -> bool:
+        absent = snapshot.fault is None and handle["job_id"] not in snapshot.rows
+        return absent and not submission.end_written(handle["dir"], handle["attempt"])
+
+    def _judge(self, handle: Handle, snapshot: Snapshot) -> Seen:
+        if snapshot.fault is not None:
+            return Unknown(snapshot.fault)
+        number = handle["job_id"]
+        row = snapshot.rows.get(number) or snapshot.ended.get(number)
+        if row is not None and row.state.phase == "over":
+            return Gone(row.state.cause, f"job {number} {row.state.words}{_on(row)}")
+        if row is not None and number in snapshot.rows:
+            return Alive(f"job {number} {row.detail}", running=row.state.phase in ("running", "ending"))
+        if snapshot.begun <= self._submitted.get(number, float("-inf")):
+            return Alive(f"job {number} was submitted", running=False)
+        return self._forgotten(handle)
+
+    def _forgotten(self, handle: Handle) -> Seen:
+        """SLURM does not know the job: it has ended long ago, or the controller lost its memory while the ranks go on."""
+        number = handle["job_id"]
+        if submission.end_written(handle["dir"], handle["attempt"]):
+            return Gone()
+        job = JobPaths(Path(handle["dir"]))
+        stamp = _stamp(job)
+        last, since = self._lives.get(number, (None, 0.0))
+        if stamp != last:
+            self._lives[number] = (stamp, self._clock())
+            since = self._clock()
+        if self._clock() - since < self._quiet:
+            return Unknown(f"SLURM does not know job {number} any more; waiting to see whether it still shows life")
+        return Gone(None, f"SLURM does not know job {number} any more, and it shows no life")
+
+    def stop(self, handle: Handle, kill: bool) -> None:
+        """Cancel the job where it waits; tell its supervisor to stop where it runs; cancel it in any case if ``kill``."""
+        threading.Thread(target=self._cancel, args=(handle, kill), daemon=True, name="scancel").start()
+
+    def _cancel(self, handle: Handle, kill: bool) -> None:
+        number, conf = handle["job_id"], handle.get("conf")
+        where = ("-M", handle["clusters"]) if handle.get("clusters") else ()
+        if not kill:
+            commands.call(("scancel", *where, "--state=PENDING", number), conf=conf)
+        commands.call(("scancel", *where, *(() if kill else ("--batch", "--signal=TERM")), number), conf=conf)
+
+    def _queue(self, conf: str | None, clusters: str | None) -> Queue:
+        return self._queues.setdefault((conf, clusters), Queue(conf, clusters, self.interval))
+
+
+def _stamp(job: JobPaths) -> int:
+    """The last sign of life of a job's supervisors and ranks."""
+    newest = job.newest_attempt()
+    times = [0]
+    for path in (newest.alive, newest.claim, newest.ranks):
+        try:
+            times.append(path.stat().st_mtime_ns)
+        except OSError:
+            continue
+    return max(times)
+
+
+def _on(row: Row) -> str:
+    who = row.state_name.partition(" by ")[2]
+    return f" by user {who}" if who else f" on {row.nodes}" if row.nodes and row.state.cause == "lost_node" else ""
