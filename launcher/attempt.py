@@ -20,6 +20,8 @@ from launcher.files import replace_text
 from launcher.outcome import CANCELLED, FAILED, NOT_STARTED, AttemptEnd, Outcome, judge
 from launcher.paths import AttemptPaths, JobPaths
 from launcher.plan import Plan
+from launcher.process.identity import node_name
+from launcher.process.keeper import GRACE, GRACE_VARIABLE, seconds_of
 from launcher.process.marks import RankMark, read_marks
 from launcher.process.signals import SignalBox
 from launcher.process.sweep import sweep
@@ -31,10 +33,10 @@ TICK = 0.25
 """Seconds between looks at metrics and marks."""
 TOUCH = 5.0
 """Seconds between the supervisor's own signs of life."""
-STOP_GRACE = 8.0
-"""Seconds between asking the backend to stop and KILL."""
-SWEEP_GRACE = 6.0
-"""Seconds between TERM and KILL for processes that outlive the backend: the wrappers end their programs in that time."""
+STOP_MARGIN = 3.0
+"""Seconds that the backend has more than the wrappers, between being asked to stop and KILL."""
+SWEEP_MARGIN = 1.0
+"""Seconds that what outlives the backend has more than the wrappers, between TERM and KILL."""
 FAILURE_GRACE = 10.0
 """Seconds that a backend has to end by itself after one of its ranks has failed."""
 ENDED_GRACE = 30.0
@@ -136,10 +138,11 @@ class AttemptRun:
         self._terminate_at: float | None = None
         self._kill_at: float | None = None
         self._touch_at = 0.0
+        self._grace = seconds_of(os.environ.get(GRACE_VARIABLE), GRACE)
         self._remaining: list[str] = []
         self._started = time.time()
         self._begun = time.monotonic()
-        self._watch = Watch(self._paths, plan, os.uname().nodename, self._begun)
+        self._watch = Watch(self._paths, plan, node_name(), self._begun)
 
     def run(self) -> AttemptEnd:
         """Run the attempt to its end.
@@ -289,7 +292,7 @@ class AttemptRun:
         elif self._terminate_at is not None:
             if now >= self._terminate_at:
                 self._backend.terminate()
-                self._kill_at = now + STOP_GRACE
+                self._kill_at = now + self._grace + STOP_MARGIN
         elif self._failed_at is not None and now >= self._failed_at + FAILURE_GRACE:
             self._request(stop.Stop(stop.FAILURE, "the supervisor", "a rank has failed and the others wait for it"))
         elif self._ended_at is not None and now >= self._ended_at + ENDED_GRACE:
@@ -304,10 +307,10 @@ class AttemptRun:
             return  # a removed directory or a full disk ends no job
 
     def _clean_up_and_judge(self, code: int) -> Outcome:
-        self._remaining = [f"{os.uname().nodename}:{pid}" for pid in self._backend.stop(SWEEP_GRACE)]
+        self._remaining = [f"{os.uname().nodename}:{pid}" for pid in self._backend.stop(self._grace + SWEEP_MARGIN)]
         unknown: list[str] = []
         if self._hosts.names:
-            left, unknown = remote.sweep(self._plan, self._paths, SWEEP_GRACE)
+            left, unknown = remote.sweep(self._plan, self._paths, self._grace + SWEEP_MARGIN)
             self._remaining += left + [f"{host}: could not be asked" for host in unknown]
         self._look()
         marks = read_marks(self._paths, self._plan.ranks)
@@ -321,16 +324,16 @@ class AttemptRun:
             return None
         known = [mark for mark in marks if mark is not None]
         away = {self._hosts.names[host] for host in unknown}
-        cut_off = {mark.rank for mark in known if mark.stop_cause == "starter_gone" and mark.host != os.uname().nodename}
+        cut_off = {mark.rank for mark in known if mark.stop_cause == "starter_gone" and mark.host != node_name()}
         silent = cut_off | {mark.rank for mark in known if mark.exit_code is None and mark.host in away}
-        lost = lost_hosts(known, silent, os.uname().nodename)
+        lost = lost_hosts(known, silent, node_name())
         if not lost:
             return None
         names = ", ".join(spec_names(lost, self._hosts.names))
         return stop.Stop(stop.LOST_NODE, "the supervisor", f"the connection to {names} was lost", bad_hosts=lost)
 
     def _end(self, outcome: Outcome) -> AttemptEnd:
-        used = tuple(host.name for host in self._plan.hosts) or (os.uname().nodename,)
+        used = tuple(host.name for host in self._plan.hosts) or (node_name(),)
         first = outcome.first_failing
         bad = spec_names(outcome.bad_hosts or ((first.host,) if first is not None else ()), self._hosts.names)
         return AttemptEnd(

@@ -73,8 +73,8 @@ def srun_argv(plan: Plan, allocation: Allocation, kind: str) -> tuple[str, ...]:
     argv = ["srun", f"--mpi={kind}", f"--ntasks={plan.ranks}"]
     if len(allocation.nodes) > 1:
         argv.append(f"--nodes={min(len(allocation.nodes), plan.ranks)}")
-    per_node = (plan.slurm or {}).get("ranks_per_node")
-    argv += [f"--ntasks-per-node={per_node}"] if per_node else []
+    per_node = -(-plan.ranks // len(allocation.nodes))
+    argv += [f"--ntasks-per-node={per_node}"] if max(allocation.tasks) >= per_node else []
     argv += [f"--cpus-per-task={plan.threads_per_rank}", f"--cpu-bind={_BINDING[plan.binding]}"]
     argv += ["--distribution=block", "--kill-on-bad-exit=1", "--wait=0", "--export=ALL", *shared(allocation)]
     argv += ["--overcommit"] if _too_small(plan, allocation) else []

@@ -12,6 +12,11 @@ def own_identity() -> dict[str, Any]:
     return {"host": os.uname().nodename, "pid": os.getpid(), "pid_started": start_ticks(os.getpid())}
 
 
+def node_name() -> str:
+    """This host as its scheduler names it, where one has started this process, else as it names itself: what marks hold."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
 def alive(pid: Any, started: Any) -> bool:
     """Whether the process of this id and start lives on this host; a zombie does not."""
     return isinstance(pid, int) and started is not None and start_ticks(pid) == started

@@ -18,6 +18,7 @@ from launcher import stop
 from launcher.claim import superseded
 from launcher.paths import AttemptPaths
 from launcher.process import tree
+from launcher.process.identity import node_name
 from launcher.process.marks import RankMark
 from launcher.process.output import LogFile, Output
 from launcher.process.signals import STOPPING, SignalBox
@@ -26,6 +27,7 @@ from launcher.process.task import Task, find_program, read_task
 
 GRACE = 5.0
 """Seconds between the first signal to stop and KILL."""
+GRACE_VARIABLE = "HVDGRAB_GRACE_SECONDS"
 DRAIN = 0.5
 """Seconds after the program's end for which output of what it left behind is still taken."""
 POLL = 1.0
@@ -55,6 +57,7 @@ class Keeper:
         self._output = output
         self.mark = replace(mark, pid=process.pid, heartbeat=mark.started)
         self._begun = time.monotonic()
+        self._grace = seconds_of(os.environ.get(GRACE_VARIABLE), GRACE)
         self._every = seconds_of(os.environ.get(HEARTBEAT_VARIABLE), HEARTBEAT)
         self._lifeline = Lifeline(attempt, os.environ.get(VARIABLE, ""))
         self._beat_at = self._begun + self._every
@@ -137,7 +140,7 @@ class Keeper:
             self._saving_until = None
             self._stop(signal.SIGTERM, self.mark.stop_cause)
         if self._kill_at is not None and now >= self._kill_at:
-            self._kill_at = now + GRACE
+            self._kill_at = now + self._grace
             self._send(signal.SIGKILL)
 
     def _look_around(self) -> None:
@@ -153,10 +156,10 @@ class Keeper:
             self._stop(signal.SIGTERM, SUPERVISOR_GONE)
 
     def _stop(self, number: int, cause: str | None) -> None:
-        """Tell the program to end; it is killed after `GRACE`."""
+        """Tell the program to end; it is killed after the grace."""
         self._send(number)
         if self._kill_at is None:
-            self._kill_at = time.monotonic() + GRACE
+            self._kill_at = time.monotonic() + self._grace
             self._note_stop(cause)
 
     def _save(self, cause: str) -> None:
@@ -241,7 +244,7 @@ def keep(attempt: AttemptPaths, rank: int, line: int) -> int:
     tree.become_subreaper()
     with SignalBox() as signals:
         mark = RankMark(
-            rank=rank, host=os.uname().nodename, wrapper_pid=os.getpid(), attempt=attempt.number, started=time.time()
+            rank=rank, host=node_name(), wrapper_pid=os.getpid(), attempt=attempt.number, started=time.time()
         )
         if superseded(attempt):
             return _refuse(attempt, mark)

@@ -1,9 +1,9 @@
 """What a batch script runs: ``python -m launcher.slurm.batch JOBDIR ATTEMPT``.
 
-One start of the job in SLURM is one attempt: the one that the script was written for, plus one for every time that SLURM has put
-the job back into its queue.  After an attempt the same restart policy that the daemon follows decides here whether there is another
-one, and the job then puts itself back, so that no daemon need live.  Exactly one decides: with ``slurm.requeue: true`` the job itself
-as long as SLURM holds it, and the daemon only once SLURM has let it go; with ``false`` always the daemon.
+One start of the job in SLURM is one attempt: the one that the script was written for, plus one for every time that SLURM has
+put the job back into its queue.  After an attempt the same restart policy that the daemon follows decides here whether there is
+another one, and the job then puts itself back, so that no daemon need live.  Exactly one decides: with ``slurm.requeue: true``
+the job itself as long as SLURM holds it, and the daemon only once SLURM has let it go; with ``false`` always the daemon.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ def _names(value: object) -> list[str]:
 def _size(plan: Plan, slurm: dict[str, Any]) -> list[str]:
     lines = [f"--nodes={slurm['nodes']}"] if slurm.get("nodes") else []
     lines.append(f"--ntasks={plan.ranks}")
-    if slurm.get("ranks_per_node"):
-        lines.append(f"--ntasks-per-node={slurm['ranks_per_node']}")
+    if slurm.get("ranks_per_node") or slurm.get("nodes"):
+        lines.append(f"--ntasks-per-node={slurm.get('ranks_per_node') or math.ceil(plan.ranks / slurm['nodes'])}")
     lines.append(f"--cpus-per-task={plan.threads_per_rank}")
     if slurm.get("gpus_per_node"):
         lines.append(f"--gpus-per-node={slurm['gpus_per_node']}")
