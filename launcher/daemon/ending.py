@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,8 @@ class Ending:
         """Note an attempt that could not be started; ``final`` where another would not either."""
         log.warning("%s: attempt %d was not started: %s", job.id, job.attempt, reason)
         now = self._context.clock.wall()
-        end = AttemptEnd(job.attempt, FAILED, "not_started", EXIT_FAILED, reason, hosts=(), started=now, ended=now)
+        end = AttemptEnd(job.attempt, FAILED, "not_started", EXIT_FAILED, reason, started=now, ended=now)
+        self._context.note(job, "attempt-end", **asdict(end))
         self._note_end(job, end, Final(FAILED, EXIT_FAILED, reason) if final else None)
 
     def finish_cancelled(self, job: Job) -> None:
@@ -106,7 +107,6 @@ class Ending:
             record.add_end(job.id, end.attempt, asdict(end))
             record.change(job.id, attempts=present.attempts + 1, handle=None, gpu_ids=(), **_changes(verdict, now))
         step("end-recorded")
-        self._context.note(job, "attempt-ended", attempt=end.attempt, cause=end.cause, exit_code=end.exit_code, reason=end.reason)
         if not isinstance(verdict, Final):
             self._context.note(
                 job, "restarting", at=round(verdict.at, 3), reason=verdict.reason, without=list(verdict.excluded_hosts)
@@ -116,7 +116,9 @@ class Ending:
     def _verdict(self, job: Job, end: AttemptEnd, now: float) -> Verdict:
         earlier = [_end_of(data) for data in self._store.ends(job.id, job.first_attempt)]
         plan = self._plan(job)
-        return decide(plan.restart if plan is not None else {}, [*earlier, end], now, self._context.random)
+        verdict = decide(plan.restart if plan is not None else {}, [*earlier, end], now, self._context.random)
+        elsewhere = plan is not None and (plan.offered_hosts or plan.backend == "slurm")
+        return verdict if isinstance(verdict, Final) or elsewhere else replace(verdict, excluded_hosts=())
 
     def _plan(self, job: Job) -> Plan | None:
         try:
@@ -155,6 +157,7 @@ class Ending:
             end.write(attempt)
         except OSError as error:
             log.warning("%s: its end cannot be noted in %s: %s", job.id, attempt.root, error.strerror)
+        self._context.note(job, "attempt-end", **asdict(end))
         return end
 
 
