@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -79,8 +80,9 @@ def probe_mpirun(path: str) -> Mpirun:
     """Ask an mpirun for its version; a tool that hangs, fails or prints garbage is ``unknown``, with the reason as its banner."""
     try:
         done = subprocess.run(
-            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS, check=False
-        )
+            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS, check=False,
+            env=without_foreign_prefix(path, os.environ),
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return Mpirun(path, "unknown", (), f"no answer to --version within {PROBE_SECONDS:.0f} s")
     except OSError as error:
@@ -89,6 +91,13 @@ def probe_mpirun(path: str) -> Mpirun:
     if done.returncode != 0:
         return Mpirun(path, "unknown", (), f"--version ended with {done.returncode}: {_first_line(text)}")
     return Mpirun(path, *parse_version(text), _first_line(text))
+
+
+def without_foreign_prefix(mpirun: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables under which an mpirun finds itself: this interpreter's environment says to every process where its own Open
+    MPI lies (OPAL_PREFIX), which would mislead another one."""
+    own = environment.get("OPAL_PREFIX") == sys.prefix and not Path(mpirun).is_relative_to(sys.prefix)
+    return {name: value for name, value in environment.items() if not (own and name == "OPAL_PREFIX")}
 
 
 def _first_line(text: str) -> str:
@@ -101,6 +110,13 @@ def find_program(name: str, path: str) -> str | None:
     return shutil.which(name, path=path) or shutil.which(name, path=str(beside))
 
 
+def _named(wanted: str, path: str) -> str:
+    """The program that a spec names: a path, or a name to look for; what does not exist is left for the probe to report."""
+    if "/" not in wanted:
+        return find_program(wanted, path) or wanted
+    return str(Path.cwd() / os.path.expanduser(wanted))  # noqa: PTH111 - an unknown user's home is left as it is
+
+
 def _package_root() -> str | None:
     """The checkout that holds the launcher, unless it is installed where the interpreter looks anyway."""
     root = Path(launcher.__file__).resolve().parent.parent
@@ -108,10 +124,14 @@ def _package_root() -> str | None:
     return None if root in installed else str(root)
 
 
-def collect() -> Facts:
-    """Look at this host.  Runs ``mpirun --version`` and nothing else."""
+def collect(wanted_mpirun: str | None = None) -> Facts:
+    """Look at this host.  Runs ``mpirun --version`` and nothing else.
+
+    Args:
+        wanted_mpirun: the mpirun that a spec names, instead of the first one on PATH.
+    """
     path = os.environ.get("PATH", os.defpath)
-    mpirun = find_program("mpirun", path)
+    mpirun = find_program("mpirun", path) if wanted_mpirun is None else _named(wanted_mpirun, path)
     return Facts(
         host=socket.gethostname(),
         cores=len(os.sched_getaffinity(0)),

@@ -103,7 +103,7 @@ class ForegroundRun:
     def _plan_next(self, excluded: tuple[str, ...]) -> PlanError | None:
         number = self._plan.attempt + 1
         try:
-            self._plan = make_plan(self._prepared.spec, facts.collect(), self._job, attempt=number, excluded_hosts=excluded)
+            self._plan = make_plan(self._prepared.spec, facts.collect(self._prepared.spec.backend.mpirun), self._job, attempt=number, excluded_hosts=excluded)
         except PlanError as error:
             return error
         return None

@@ -13,8 +13,9 @@ from launcher.files import as_text, read_object, replace_text
 from launcher.paths import AttemptPaths
 from launcher.process.marks import RankMark
 
-EXIT_TIME_LIMIT = 124
-"""Exit code of a job that its time limit ended, as timeout(1) has it."""
+EXIT_CODES = {stop.TIME_LIMIT: 124, stop.PREEMPTION: 143}
+"""Exit codes of attempts that were ended from outside: as timeout(1) has it, and as a shell has it after TERM; others have 1.
+What mpirun says then depends on which of its children was quicker."""
 
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 FINISHED, NOT_STARTED = "finished", "not_started"
@@ -117,20 +118,18 @@ def judge(
         if stopped is None:
             return Outcome(FAILED, EXIT_FAILED, "every rank ended with 0, but the training has not noted that it is finished")
     if stopped is not None:
-        return _requested(stopped, failing, backend_code)
+        return _requested(stopped, failing)
     return _failed(marks, failing, unfinished, backend_code)
 
 
-def _requested(request: stop.Stop, failing: RankMark | None, backend_code: int) -> Outcome:
+def _requested(request: stop.Stop, failing: RankMark | None) -> Outcome:
     """The verdict on an attempt that did not end by itself."""
     if request.cause == stop.CANCELLED:
         return Outcome(CANCELLED, EXIT_INTERRUPTED, request.reason or "cancelled; all ranks were stopped", cause=stop.CANCELLED)
     if failing is not None and not failing.stopped and failing.ended is not None and failing.ended < request.time:
         return Outcome(FAILED, failing.exit_code or EXIT_FAILED, _rank_reason(failing), failing)
-    if request.cause == stop.TIME_LIMIT:
-        return Outcome(FAILED, EXIT_TIME_LIMIT, request.reason or "the time limit was reached", cause=stop.TIME_LIMIT)
-    code = backend_code or EXIT_FAILED
     reason = request.reason or f"stopped: {request.cause.replace('_', ' ')}"
+    code = EXIT_CODES.get(request.cause, EXIT_FAILED)
     return Outcome(FAILED, code, reason, cause=request.cause, bad_hosts=request.bad_hosts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+from launcher.facts import without_foreign_prefix
 from launcher.paths import AttemptPaths
 from launcher.plan import Plan
 from launcher.process import tree
@@ -83,5 +84,6 @@ class ProcessBackend:
 
 def starting_environment(plan: Plan, attempt: AttemptPaths) -> dict[str, str]:
     """The environment of the program that starts the ranks: the inherited one, scrubbed, with the plan's variables and marks."""
-    inherited = {name: value for name, value in os.environ.items() if name not in plan.scrubbed}
+    own = without_foreign_prefix(plan.launcher_path, os.environ) if plan.launcher_path else os.environ
+    inherited = {name: value for name, value in own.items() if name not in plan.scrubbed}
     return inherited | plan.environment | own_variables(attempt) | {VARIABLE: own_name(), PYTHON_VARIABLE: plan.python}

@@ -14,11 +14,16 @@ START = RankMark(rank=0, host="node1", wrapper_pid=10, pid=11, started=1.0)
 
 
 def mark(
-    rank: int, code: int | None = 0, *, ended: float = 5.0, signal: int | None = None, stopped: bool = False, why: str | None = None
+    rank: int,
+    code: int | None = 0,
+    *,
+    ended: float = 5.0,
+    signal: int | None = None,
+    stopped: bool = False,
+    why: str | None = None,
 ) -> RankMark:
-    return replace(
-        START, rank=rank, signal=signal, stopped=stopped, stop_cause=why, exit_code=code, ended=None if code is None else ended
-    )
+    over = None if code is None else ended
+    return replace(START, rank=rank, signal=signal, stopped=stopped, stop_cause=why, exit_code=code, ended=over)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +61,15 @@ def test_an_interrupted_job_is_cancelled_unless_it_was_done() -> None:
 @pytest.mark.parametrize(
     ("cause", "marks", "code", "expected"),
     [
-        ("hang", [mark(0, 143, signal=15, stopped=True)], 143, ("failed", "hang", 143)),
+        ("hang", [mark(0, 143, signal=15, stopped=True)], 143, ("failed", "hang", 1)),
         ("time_limit", [mark(0, 143, signal=15, stopped=True)], 143, ("failed", "time_limit", 124)),
-        ("preemption", [mark(0, 143, signal=15, stopped=True), None], 0, ("failed", "preemption", 1)),
-        ("lost_node", [mark(0, 137, signal=9, stopped=True), mark(1, None)], 137, ("failed", "lost_node", 137)),
+        ("preemption", [mark(0, 143, signal=15, stopped=True), None], 0, ("failed", "preemption", 143)),
+        ("lost_node", [mark(0, 137, signal=9, stopped=True), mark(1, None)], 137, ("failed", "lost_node", 1)),
         ("hang", [mark(0, 7, ended=2.0), mark(1, 143, stopped=True)], 7, ("failed", "failure", 7)),
         ("failure", [mark(0, 7, ended=2.0), mark(1, 143, stopped=True)], 7, ("failed", "failure", 7)),
-        ("preemption", [mark(0, stopped=True), mark(1, stopped=True)], 0, ("failed", "preemption", 1)),
+        ("preemption", [mark(0, stopped=True), mark(1, stopped=True)], 0, ("failed", "preemption", 143)),
         ("preemption", [mark(0), mark(1)], 0, ("succeeded", "finished", 0)),
-        ("not_started", [None, None], 137, ("failed", "not_started", 137)),
+        ("not_started", [None, None], 137, ("failed", "not_started", 1)),
     ],
 )
 def test_the_cause_of_a_stop_is_the_cause_of_the_end(
