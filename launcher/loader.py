@@ -6,9 +6,10 @@ things in YAML 1.1 and 1.2 and is refused.  Under the keys of `LITERAL` every sc
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from pydantic import ValidationError
 
 from launcher.document import MAX_BYTES, Node, parse
 from launcher.errors import Problem, SpecError, UsageError
+from launcher.hosts import read_hostfile
 from launcher.overrides import apply
 from launcher.paths import NAME_PATTERN, NAME_RULE
 from launcher.problems import describe, places_of
 from launcher.spec import Places, Spec
+from launcher.variants import expanded_trees
 
 LITERAL = ("name", "command", "workdir", "env", "secrets", "backend.extra_args")
 """Settings whose scalars are never read as numbers or truth values."""
@@ -57,17 +60,76 @@ def load(path: Path, overrides: Sequence[str] = (), shown_as: str | None = None)
 
 def load_text(text: str, source: str, overrides: Sequence[str] = (), default_name: str | None = None) -> Spec:
     """The same for text; ``default_name`` is the job's name where the text gives none."""
+    return _spec_of(_tree(text, source, overrides), source, default_name)
+
+
+def load_all(
+    path: Path, overrides: Sequence[str] = (), shown_as: str | None = None, group_of: Callable[[str], str] = str
+) -> list[Spec]:
+    """Read a job's YAML with its variants: one spec for each combination of their values, all of one group.
+
+    A file without variants is one spec.  The names of the jobs are ``name-order-rr-seed-0`` and the like.
+
+    Args:
+        path: the file.
+        overrides: ``a.b=c`` texts, applied in order; a setting that varies cannot be set.
+        shown_as: what errors call the file; by default its path.
+        group_of: makes the group's name from the file's ``name``, where the file names no group.
+
+    Raises:
+        UsageError: where the file cannot be read.
+        SpecError: where it, an override or a variant is wrong.
+    """
+    source = shown_as or str(path)
+    return load_all_text(_read(path, source), source, overrides, path.stem, group_of)
+
+
+def load_all_text(
+    text: str,
+    source: str,
+    overrides: Sequence[str] = (),
+    default_name: str | None = None,
+    group_of: Callable[[str], str] = str,
+) -> list[Spec]:
+    """The same for text."""
+    root = _tree(text, source, overrides)
+    spec = _spec_of(root, source, default_name)
+    trees = expanded_trees(spec, root, spec.group or group_of(spec.name))
+    return [_spec_of(changed, source, default_name) for changed in trees] or [spec]
+
+
+def _tree(text: str, source: str, overrides: Sequence[str]) -> Node:
     root = parse(text, source)
     if not isinstance(root.content, dict):
         raise SpecError([Problem(source, root.line, "", "a job is a mapping of settings, such as `command: python train.py`")])
     for override in overrides:
         root = apply(root, override, (*LITERAL, *LITERAL_OR_NULL))
+    return root
+
+
+def _spec_of(root: Node, source: str, default_name: str | None) -> Spec:
     data = _sections(root, default_name)
     try:
         spec = Spec.model_validate(data, strict=True)
     except ValidationError as error:
         raise SpecError(describe(error, root)) from None
-    return spec.located(Places(source, places_of(root)))
+    return _with_hosts(spec.located(Places(source, places_of(root))))
+
+
+def _with_hosts(spec: Spec) -> Spec:
+    """The spec with the host file's hosts in the place of its path, so that a frozen spec needs no further file."""
+    name = spec.resources.hostfile
+    if name is None:
+        return spec
+    try:
+        hosts = read_hostfile(Path(os.path.expanduser(name)), name)  # noqa: PTH111 - an unknown user's home is left as it is
+    except SpecError as error:
+        beside = [
+            spec.problem("resources.hostfile", f"{name} {one.message}") if one.line is None else one for one in error.problems
+        ]
+        raise SpecError(beside) from None
+    resources = spec.resources.model_copy(update={"hosts": [str(host) for host in hosts], "hostfile": None})
+    return spec.model_copy(update={"resources": resources})
 
 
 def _read(path: Path, source: str) -> str:
@@ -110,6 +172,11 @@ def _split(text: str, node: Node) -> list[str]:
         raise SpecError([Problem(node.source, node.line, "command", f"cannot be split into arguments: {error}")]) from None
 
 
+def _varied(path: str) -> str:
+    """The setting that a value under ``variants`` is for; other paths as they are."""
+    return path.removeprefix("variants.")
+
+
 def _below(path: str, names: Sequence[str]) -> bool:
     return any(path == name or path.startswith(name + ".") for name in names)
 
@@ -122,6 +189,7 @@ def _value(node: Node, path: str) -> Any:
         return [_value(child, f"{path}.{index}") for index, child in enumerate(node.content)]
     if not node.plain:
         return node.content
+    path = _varied(path)
     if _below(path, LITERAL):
         return _literal_text(node, path)
     if _below(path, LITERAL_OR_NULL):

@@ -1,4 +1,4 @@
-"""``--set a.b=c``: one setting of a document replaced from the command line."""
+"""``--set a.b=c``: one setting of a document replaced from the command line, or by a variant."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import replace
 
 from launcher.document import MAX_DEPTH, Node, parse
 from launcher.errors import Problem, SpecError
+
+SHORT_FORMS = {"grab.compression": "kind", "grab.reorder": "every"}
+"""Sections that a single value may stand for, and the setting that it means."""
 
 
 def apply(root: Node, option: str, literal: Sequence[str]) -> Node:
@@ -30,7 +33,16 @@ def apply(root: Node, option: str, literal: Sequence[str]) -> Node:
         raise _wrong(source, "", "must look like a.b=value")
     if len(keys) > MAX_DEPTH:
         raise _wrong(source, "", f"more than {MAX_DEPTH} levels deep")
-    return _replaced(root, keys, _leaf(path, text, source, literal), path)
+    return put(root, path, _leaf(path, text, source, literal))
+
+
+def put(root: Node, path: str, leaf: Node) -> Node:
+    """A new tree in which the setting of a dotted path is replaced or added.
+
+    Raises:
+        SpecError: where the way leads through a list, or through a value that is no section.
+    """
+    return _replaced(root, path.split("."), leaf, path)
 
 
 def _wrong(source: str, path: str, message: str) -> SpecError:
@@ -57,9 +69,18 @@ def _without_lines(node: Node) -> Node:
     return replace(node, line=None)
 
 
+def _written_out(node: Node, path: str, keys: Sequence[str]) -> Node:
+    """The node as a mapping, where it is the short form of a section on the way."""
+    section = ".".join(path.split(".")[: -len(keys)])
+    if section not in SHORT_FORMS or not isinstance(node.content, str) or node.content in ("", "~", "null"):
+        return node
+    return replace(node, content={SHORT_FORMS[section]: node}, plain=False)
+
+
 def _replaced(node: Node, keys: Sequence[str], leaf: Node, path: str) -> Node:
     if not keys:
         return leaf
+    node = _written_out(node, path, keys)
     if isinstance(node.content, list):
         raise _wrong(leaf.source, path, f"the way to {keys[0]!r} leads through a list; set the whole list: [first, second]")
     entries = dict(node.content) if isinstance(node.content, dict) else {}

@@ -191,7 +191,7 @@ def _environment(spec: Spec, facts: Facts, job: JobPaths, backend: str, layout: 
         "OMP_NUM_THREADS": str(layout.threads),
         "PYTHONUNBUFFERED": "1",
     }
-    grab = spec.grab.model_dump(mode="json", exclude_unset=True) | ({"coordinator": "server"} if layout.server else {})
+    grab = spec.grab.model_dump(mode="json", exclude_unset=True)
     if grab:
         values["HVDGRAB_GRAB"] = json.dumps(grab, sort_keys=True)
     if layout.server:

@@ -41,12 +41,19 @@ def describe(error: ValidationError, root: Node) -> list[Problem]:
 
 def _problem(item: Mapping[str, Any], root: Node) -> Problem:
     keys = [str(key) for key in item["loc"] if key != "[key]"]
+    if item["type"] == "at_key":
+        keys += _way(_locate(root, keys), item["ctx"]["key"])
     node = _locate(root, keys)
     path = ".".join(keys)
     if item["type"] == "extra_forbidden":
         return Problem(node.source, node.line, path, _unknown_key(keys))
     line = None if node is root else node.line
     return Problem(node.source, line, path, _message(item, keys))
+
+
+def _way(node: Node, key: str) -> list[str]:
+    """A dotted key as the document has it: in one piece, or as sections."""
+    return [key] if isinstance(node.content, dict) and key in node.content else key.split(".")
 
 
 def _locate(root: Node, keys: Sequence[str]) -> Node:
@@ -108,6 +115,8 @@ def places_of(root: Node) -> dict[str, tuple[str, int | None]]:
 
 
 def _message(item: Mapping[str, Any], keys: Sequence[str]) -> str:
+    if item["type"] == "at_key":
+        return str(item["ctx"]["message"])
     if item["type"] == "value_error":
         return str(item["ctx"]["error"])
     if item["type"] == "literal_error":

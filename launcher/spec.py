@@ -90,7 +90,7 @@ class Spec(Section):
     depends_on: Annotated[list[JobReference], OneOrMore] = Field(default=[], max_length=256)
     """Jobs, by name or id, that must have succeeded before this one starts."""
 
-    group: Name | None = None
+    group: JobReference | None = None
     """Jobs of one group are shown, cancelled and compared as one; variants set it."""
 
     variants: Annotated[dict[str, list[Any]], BeforeValidator(flatten), AfterValidator(check_variants)] = Field(default={})
@@ -101,6 +101,16 @@ class Spec(Section):
 
     _places: Places = PrivateAttr(default_factory=Places)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _server_orders(cls, value: Any) -> Any:
+        """A server rank implies its coordinator, where the user leaves that open."""
+        if not isinstance(value, dict):
+            return value
+        resources, grab = value.get("resources"), value.get("grab", {})
+        wanted = isinstance(resources, dict) and resources.get("server_ranks") == 1 and isinstance(grab, dict)
+        return {**value, "grab": {"coordinator": "server", **grab}} if wanted else value
+
     @model_validator(mode="after")
     def _cross_checks(self) -> Spec:
         both = sorted(set(self.env) & set(self.secrets))
@@ -109,6 +119,10 @@ class Spec(Section):
             raise ValueError(f"{names} is under env and under secrets: keep it under secrets, where values are not written")
         if "OMP_NUM_THREADS" in self.env and self.resources.threads_per_rank != "auto":
             raise ValueError("env.OMP_NUM_THREADS and resources.threads_per_rank set the same thing: remove one of the two")
+        if self.grab.coordinator == "server" and self.resources.server_ranks == 0:
+            raise ValueError("grab.coordinator 'server' needs a process that does not train: add resources.server_ranks: 1")
+        if self.grab.coordinator != "server" and self.resources.server_ranks == 1:
+            raise ValueError(f"resources.server_ranks: 1 is for grab.coordinator 'server', not '{self.grab.coordinator}'")
         twice = sorted(set(self.network.horovod) & set(self.env))
         if twice:
             raise ValueError(f"{', '.join(twice)} is under env and under network.horovod: remove one of the two")

@@ -7,11 +7,18 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic_core import PydanticCustomError
+
 MAX_VARIANTS = 512
 MAX_VALUES = 256
 SHORT_PATHS = {"order": "grab.order", "seed": "grab.seed"}
 """Settings that may be named without their section."""
 NOT_VARIED = ("version", "name", "variants", "group", "depends_on", "priority")
+
+
+def at_key(key: str, message: str) -> PydanticCustomError:
+    """The error for one key of a mapping; `launcher.problems` finds its line."""
+    return PydanticCustomError("at_key", "{message}", {"key": key, "message": message})
 
 
 def flatten(value: Any) -> Any:
@@ -39,12 +46,12 @@ def check_variants(value: dict[str, list[Any]]) -> dict[str, list[Any]]:
         path = SHORT_PATHS.get(key, key)
         _check_path(key, path, result)
         if not 1 <= len(values) <= MAX_VALUES:
-            raise ValueError(f"{key}: needs 1 to {MAX_VALUES} values, not {len(values)}")
-        if any(repr(first) == repr(second) for at, first in enumerate(values) for second in values[:at]):
-            raise ValueError(f"{key}: a value stands there twice")
+            raise at_key(key, f"needs 1 to {MAX_VALUES} values, not {len(values)}")
+        if len({repr(one) for one in values}) < len(values):
+            raise at_key(key, "a value stands there twice")
         total *= len(values)
         if total > MAX_VARIANTS:
-            raise ValueError(f"these variants make more than {MAX_VARIANTS} jobs")
+            raise at_key(key, f"with this the variants make more than {MAX_VARIANTS} jobs")
         result[path] = values
     return result
 
@@ -52,9 +59,9 @@ def check_variants(value: dict[str, list[Any]]) -> dict[str, list[Any]]:
 def _check_path(key: str, path: str, known: Mapping[str, Any]) -> None:
     first = path.split(".")[0]
     if first in NOT_VARIED:
-        raise ValueError(f"{key}: {first} cannot be varied")
+        raise at_key(key, f"{first} cannot be varied")
     if path in known:
-        raise ValueError(f"{key} names the same setting as {path}")
+        raise at_key(key, f"the same setting as {path}, which is given too")
 
 
 def label(value: Any) -> str:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from launcher.errors import LauncherError, SpecError, UsageError
 from launcher.loader import load, load_text
 from launcher.spec import Spec
-from launcher.submit import frozen_text
 from tests.launcher.helpers import spec
 
 FULL = """\
@@ -76,7 +75,7 @@ def test_defaults_and_empty_sections() -> None:
         ("name: x", "job.yaml: command: is missing"),
         ("command: ''", "command: must not be empty"),
         ("command: []", "command: must not be empty"),
-        ("command: \"python 'x\"", "job.yaml:1: command: cannot be split into arguments"),
+        ('command: "python \'x"', "job.yaml:1: command: cannot be split into arguments"),
         ("command: x\nresources: {ranks: 0}", "resources.ranks: must be a whole number from 1 to"),
         ("command: x\nresources: {ranks: two}", "resources.ranks: must be a whole number from 1 to"),
         ("command: x\nresources: {ranks: true}", "resources.ranks: must be a whole number from 1 to"),
@@ -183,7 +182,7 @@ HOSTILE = ["", " ", "'", '"', "$HOME", "`id`", "a\nb", "\t", "\\", "é漢🙂", 
 def test_the_frozen_copy_is_the_same_spec(arguments: list[str]) -> None:
     values = {f"V{index}": value for index, value in enumerate(arguments)}
     first = Spec.model_validate({"name": "n", "command": ["x", *arguments], "env": values, "grab": {"seed": 5}}, strict=True)
-    again = load_text(frozen_text(first), "spec.yaml")
+    again = load_text(first.frozen_text(), "spec.yaml")
     assert again == first
     assert again.grab.model_fields_set == {"seed"}, "only what the user set reaches the ranks"
 

@@ -94,7 +94,7 @@ def test_one_local_rank_needs_no_consent_as_root() -> None:
 def test_the_users_words_are_on_no_command_line() -> None:
     made = plan('command: [python, "marker-in-argument"]\nenv: {A: marker-in-env}')
     assert not any("marker" in word for word in made.argv)
-    assert made.argv[-4:] == ("/opt/py/bin/python", "-m", "launcher.process.rank", f"/jobs/{JOB_ID}")
+    assert made.argv[-5:] == ("/opt/py/bin/python", "-m", "launcher.process.rank", f"/jobs/{JOB_ID}", "1")
 
 
 @pytest.mark.parametrize("word", ["python", "python3"])
