@@ -1,18 +1,18 @@
 """The communicator over MPI: non-blocking calls, polled, on a duplicate of COMM_WORLD.
 
 Open MPI makes no progress in the background, and its blocking calls burn a core while they wait.  So every call here starts a
-non-blocking operation and tests it, sleeping a little longer each time, up to a millisecond.
+non-blocking operation and tests it; see `hvdgrab.comm.waiting`.
 """
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hvdgrab.comm.communicator import Buffer
+from hvdgrab.comm.waiting import Waiting
 from hvdgrab.errors import CommunicatorClosed
 
 if TYPE_CHECKING:
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 CHUNK_ELEMENTS = 2**30
 """Elements in one MPI message: counts are C ints, so 2³¹ is out of reach."""
 
-_GATHER_TAG, _NOTICE_TAG, _EXCHANGE_TAG = 1, 2, 3
+_GATHER_TAG, _NOTICE_TAG, _EXCHANGE_TAG, _NODES_TAG = 1, 2, 3, 4
 
 _LEFT_BEHIND: list[Any] = []
 """Notices that were still on their way when their communicator was closed: MPI reads their buffers as long as it runs."""
-
-_FIRST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
 
 
 class MPICommunicator:
@@ -44,16 +42,20 @@ class MPICommunicator:
 
         self._mpi = MPI
         self._chunk = chunk_elements
-        self._cancelled = threading.Event()
         self.rank = parent.Get_rank()
         self.size = parent.Get_size()
+        self.waiting = Waiting(self.rank, self._check_running)
         self._comm: MPI.Intracomm | None = None
         self._unsent: list[tuple[MPI.Request, NDArray[np.int64]]] = []
         """Notices that may still be on their way out, with the buffers that MPI reads them from."""
         duplicate, request = parent.Idup()
-        self.waiting_for: list[int] = []
         self._wait([request], "duplicating the communicator")
         self._comm = duplicate
+
+    @property
+    def waiting_for(self) -> list[int]:
+        """See `Communicator.waiting_for`."""
+        return self.waiting.peers
 
     def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:
         """See `Communicator.gather`: the root's receives go straight into the rows of ``receive``."""
@@ -121,18 +123,50 @@ class MPICommunicator:
 
     def cancel(self) -> None:
         """See `Communicator.cancel`."""
-        self._cancelled.set()
+        self.waiting.cancel()
 
     def close(self) -> None:
         """Forget the duplicate.  It is not freed: that is collective, and other ranks may be gone."""
-        self._cancelled.set()
+        self.waiting.cancel()
         self._comm = None
         _LEFT_BEHIND.extend(self._unsent)
 
+    def send(self, part: Buffer, rank: int) -> MPI.Request:
+        """Start sending bytes to a rank, for the hierarchy; see `hvdgrab.comm.hierarchical.Transport`."""
+        return self._open().Isend(part, rank, _NODES_TAG)
+
+    def receive(self, part: Buffer, rank: int) -> MPI.Request:
+        """Start receiving bytes from a rank; see `send`."""
+        return self._open().Irecv(part, rank, _NODES_TAG)
+
+    def progress(self) -> None:
+        """Let MPI move on what is on its way; it does nothing by itself."""
+        self._open().Iprobe(self._mpi.ANY_SOURCE, _NODES_TAG)
+
+    def group(self, color: int) -> MPI.Intracomm:
+        """A communicator of those ranks that give the same ``color``, by rank; collective."""
+        comm = self._open()
+        self.barrier()
+        return cast("MPI.Intracomm", comm.Split(color, self.rank))
+
+    def sharing(self) -> int:
+        """The smallest rank that MPI lets this one share memory with; collective."""
+        comm = self._open()
+        self.barrier()
+        local = comm.Split_type(self._mpi.COMM_TYPE_SHARED, self.rank)
+        first = np.array([self.rank], dtype=np.int64)
+        local.Bcast(first, root=0)
+        local.Free()
+        return int(first[0])
+
+    def barrier(self) -> None:
+        """Wait until every rank has come; before calls of MPI that burn a core while they wait."""
+        self._wait([self._open().Ibarrier()], "meeting")
+
     def _open(self) -> MPI.Intracomm:
-        if self._comm is None or self._cancelled.is_set():
+        self.waiting.begin()
+        if self._comm is None:
             raise CommunicatorClosed(f"rank {self.rank}: the communicator is closed")
-        self._check_running()
         return self._comm
 
     def _forget_sent(self) -> None:
@@ -153,11 +187,5 @@ class MPICommunicator:
         return [flat[start : start + self._chunk] for start in range(0, max(flat.size, 1), self._chunk)]
 
     def _wait(self, requests: list[Any], what: str, peer: int | None = None) -> None:
-        pause = _FIRST_SLEEP
-        self.waiting_for = [] if peer is None else [peer]
-        while not self._mpi.Request.Testall(requests):
-            # MPI has no event to wait for: the test itself is what moves messages on.
-            if self._cancelled.wait(pause):
-                raise CommunicatorClosed(f"rank {self.rank}: closed while a {what} waited for other ranks")
-            self._check_running()
-            pause = min(2 * pause, _LONGEST_SLEEP)
+        # MPI has no event to wait for: the test itself is what moves messages on.
+        self.waiting.until(lambda: bool(self._mpi.Request.Testall(requests)), what, [] if peer is None else [peer])

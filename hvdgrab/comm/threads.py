@@ -7,17 +7,18 @@ that names it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdgrab.comm.communicator import Buffer
+from hvdgrab.comm.communicator import Buffer, Communicator
 from hvdgrab.errors import CommunicationError, CommunicatorClosed
 
 Result = TypeVar("Result")
+AnyCommunicator = TypeVar("AnyCommunicator", bound=Communicator)
 
 
 class _Meeting:
@@ -143,8 +144,14 @@ def run_ranks(size: int, work: Callable[[ThreadCommunicator], Result], timeout: 
     Raises:
         TimeoutError: ranks still wait for each other after ``timeout`` seconds.
     """
-    communicators = thread_world(size)
-    with ThreadPoolExecutor(size) as pool:
+    return run_all(thread_world(size), work, timeout)
+
+
+def run_all(
+    communicators: Sequence[AnyCommunicator], work: Callable[[AnyCommunicator], Result], timeout: float = 60.0
+) -> list[Result]:
+    """`run_ranks` with communicators that exist already, of all ranks of a world."""
+    with ThreadPoolExecutor(len(communicators)) as pool:
         futures: list[Future[Result]] = [pool.submit(work, communicator) for communicator in communicators]
         done, pending = wait(futures, timeout=timeout, return_when=FIRST_EXCEPTION)
         if pending:
@@ -153,5 +160,5 @@ def run_ranks(size: int, work: Callable[[ThreadCommunicator], Result], timeout: 
     if failed and failed[0] is not None:
         raise failed[0]
     if pending:
-        raise TimeoutError(f"{len(pending)} of {size} ranks did not finish within {timeout} s")
+        raise TimeoutError(f"{len(pending)} of {len(communicators)} ranks did not finish within {timeout} s")
     return [future.result() for future in futures]

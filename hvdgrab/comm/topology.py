@@ -147,8 +147,8 @@ def _compare(by_mpi: tuple[tuple[int, ...], ...], hosts: Sequence[str]) -> list[
         if len(ranks) == 1 and len(alone) > 1:
             raise WorldError(
                 f"ranks {_spans(alone)} are all on {hosts[ranks[0]]}, but MPI lets rank {ranks[0]} share memory with none of "
-                "them: they run in containers of their own, or under a PMI that does not know the nodes. Start a host's ranks in one "
-                "container, try `srun --mpi=pmix`, give the hosts different names if they are several, or set "
+                "them: they run in containers of their own, or under a PMI that does not know the nodes. Start a host's ranks in "
+                "one container, try `srun --mpi=pmix`, give the hosts different names if they are several, or set "
                 f"communication.node_size: 1, {_NEITHER}"
             )
     return ["some nodes have the same host name; MPI keeps them apart"]

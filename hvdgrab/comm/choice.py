@@ -1,0 +1,158 @@
+"""Flat or hierarchical, by operation and size of the payload: measured once at the start, on this network.
+
+Rank 0's clock decides for all, so that every rank makes the same calls.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvdgrab.comm.communicator import Buffer, Communicator
+from hvdgrab.comm.hierarchical import HierarchicalCommunicator
+
+OPERATIONS = ("gather", "allgather", "broadcast")
+SIZES = (1024, 8192, 65536)
+"""Bytes a rank; larger payloads take what was faster at the largest."""
+
+REPEATS = 5
+BUDGET = 0.5
+"""Seconds after which no further size is measured."""
+
+MOST_RANKS = 64
+"""In a larger world nothing is measured: every rank would open a connection to every other."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which is faster."""
+
+    flat: Mapping[str, Mapping[int, bool]]
+    """By operation: for payloads of up to so many bytes, and for all longer than the last, whether flat is."""
+    measured: bool = True
+
+    def is_flat(self, operation: str, size: int) -> bool:
+        """For a payload of ``size`` bytes a rank."""
+        verdicts = self.flat.get(operation, {})
+        last = False
+        for most, last in sorted(verdicts.items()):
+            if size <= most:
+                return last
+        return last
+
+    def text(self) -> str:
+        """Where flat is used, in words."""
+        parts = []
+        for operation in OPERATIONS:
+            names = [(most, "flat" if flat else "hierarchical") for most, flat in sorted(self.flat.get(operation, {}).items())]
+            kinds = dict.fromkeys(name for _, name in names) or {"hierarchical": None}
+            if len(kinds) == 1:
+                parts.append(f"{operation} {next(iter(kinds))}")
+            else:
+                steps = [f"{name} to {_size(most)}" for most, name in names[:-1]]
+                parts.append(f"{operation} {', '.join([*steps, f'{names[-1][1]} above'])}")
+        return "; ".join(parts) + (" (measured)" if self.measured else f" (not measured with more than {MOST_RANKS} ranks)")
+
+
+class ChoosingCommunicator:
+    """Makes each call with the communicator that is faster for it."""
+
+    def __init__(self, flat: Communicator, hierarchical: HierarchicalCommunicator, choice: Choice) -> None:
+        self._flat, self._hierarchical, self.choice = flat, hierarchical, choice
+        self.rank, self.size = flat.rank, flat.size
+
+    @property
+    def waiting_for(self) -> list[int]:
+        """See `Communicator.waiting_for`; both share it."""
+        return self._hierarchical.waiting_for
+
+    def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:
+        """See `Communicator.gather`."""
+        self._pick("gather", send).gather(send, receive, root)
+
+    def allgather(self, send: Buffer, receive: Buffer) -> None:
+        """See `Communicator.allgather`."""
+        self._pick("allgather", send).allgather(send, receive)
+
+    def broadcast(self, buffer: Buffer, root: int) -> None:
+        """See `Communicator.broadcast`."""
+        self._pick("broadcast", buffer).broadcast(buffer, root)
+
+    def alltoall(self, send: Buffer, receive: Buffer) -> None:
+        """See `Communicator.alltoall`."""
+        self._flat.alltoall(send, receive)
+
+    def reduce_sum(self, send: Buffer, receive: Buffer | None, root: int) -> None:
+        """See `Communicator.reduce_sum`."""
+        self._flat.reduce_sum(send, receive, root)
+
+    def notify(self, notice: NDArray[np.int64]) -> None:
+        """See `Communicator.notify`."""
+        self._flat.notify(notice)
+
+    def notices(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """See `Communicator.notices`."""
+        return self._flat.notices()
+
+    def cancel(self) -> None:
+        """See `Communicator.cancel`."""
+        self._hierarchical.cancel()
+
+    def close(self) -> None:
+        """See `Communicator.close`."""
+        self._hierarchical.close()
+
+    def _pick(self, operation: str, payload: Buffer) -> Communicator:
+        return self._flat if self.choice.is_flat(operation, payload.nbytes) else self._hierarchical
+
+
+def calibrate(flat: Communicator, hierarchical: Communicator) -> Choice:
+    """Measure both; collective, and the same choice on all ranks.  Takes `BUDGET` seconds and one size more at most."""
+    if flat.size > MOST_RANKS:
+        return Choice({}, measured=False)
+    verdicts: dict[str, dict[int, bool]] = {operation: {} for operation in OPERATIONS}
+    began = time.monotonic()
+    for size in SIZES:
+        for operation in OPERATIONS:
+            times = [_median(communicator, flat, operation, size) for communicator in (flat, hierarchical)]
+            verdict = np.array([times[0] < times[1], time.monotonic() - began > BUDGET], dtype=np.int8)
+            flat.broadcast(verdict, 0)
+            verdicts[operation][size] = bool(verdict[0])
+        if verdict[1]:
+            break
+    return Choice(verdicts)
+
+
+def _median(communicator: Communicator, meeting: Communicator, operation: str, size: int) -> float:
+    """Median seconds of a call on rank 0, from the moment all have come until all have ended it."""
+    own = np.full(size, communicator.rank, dtype=np.uint8)
+    rows = np.empty((communicator.size, size), dtype=np.uint8) if operation == "allgather" or communicator.rank == 0 else None
+    seconds = []
+    for _ in range(1 + REPEATS):
+        _meet(meeting)
+        began = time.monotonic()
+        if operation == "gather":
+            communicator.gather(own, rows, 0)
+        elif operation == "broadcast":
+            communicator.broadcast(own, 0)
+        elif rows is not None:
+            communicator.allgather(own, rows)
+        _meet(meeting)
+        seconds.append(time.monotonic() - began)
+    return statistics.median(seconds[1:])  # the first opens connections
+
+
+def _meet(communicator: Communicator) -> None:
+    """Until all have come: a reduction to rank 0 and its answer."""
+    one = np.ones(1, dtype=np.int64)
+    communicator.reduce_sum(one, np.empty_like(one) if communicator.rank == 0 else None, 0)
+    communicator.broadcast(one, 0)
+
+
+def _size(count: int) -> str:
+    return f"{count // 1024} KiB"

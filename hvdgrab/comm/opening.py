@@ -1,0 +1,131 @@
+"""From MPI's world to the communicator of a run: nodes, shared memory, and the choice between flat and hierarchical.
+
+Everything is collective, and all ranks come to the same decisions: they are made from facts that all have gathered.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from hvdgrab.comm.choice import ChoosingCommunicator, calibrate
+from hvdgrab.comm.communicator import Communicator, broadcast_bytes, gather_bytes
+from hvdgrab.comm.hierarchical import HierarchicalCommunicator
+from hvdgrab.comm.mpi import MPICommunicator
+from hvdgrab.comm.serial import SerialCommunicator
+from hvdgrab.comm.topology import Place, Topology, check_shared_memory, find_topology, this_place
+from hvdgrab.comm.window import NodeWindow, window_bytes
+from hvdgrab.errors import WorldError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+SLOTS = 8
+"""Of a node's window: so many steps of a message, or so many small messages, may be on their way."""
+
+_SMALLEST_SLOT, _LARGEST_SLOT, _SLOT_PER_RANK = 2**19, 2**24, 2**14
+
+
+class Settings(Protocol):
+    """What is asked for; `hvdgrab.config.CommunicationConfig` is one."""
+
+    @property
+    def algorithm(self) -> str:
+        """``auto``, ``flat`` or ``hierarchical``."""
+
+    @property
+    def node_size(self) -> int | None:
+        """Ranks of a node, instead of what MPI says."""
+
+
+def say(text: str) -> None:
+    """On standard error; `open_communicator` calls it on rank 0."""
+    print(f"hvdgrab: {text}", file=sys.stderr, flush=True)
+
+
+def open_communicator(parent: MPI.Intracomm, settings: Settings, tell: Callable[[str], None] = say) -> Communicator:
+    """The communicator of a run; collective over ``parent``.
+
+    Args:
+        parent: usually ``MPI.COMM_WORLD``; it is duplicated.
+        settings: the ``communication:`` section.
+        tell: called on rank 0 with one line: the nodes, and what was chosen.
+
+    Raises:
+        WorldError: MPI's view of the nodes cannot be right, or shared memory is too small for what was asked; on every rank.
+    """
+    if parent.Get_size() == 1:
+        return SerialCommunicator()
+    flat = MPICommunicator(parent)
+    places = _all_places(flat)
+    slot_bytes = slot_size(flat.size)
+    try:
+        topology = find_topology(places, settings.node_size)
+    except WorldError as error:
+        if settings.algorithm != "flat":
+            raise
+        topology = Topology(tuple((rank,) for rank in range(flat.size)), tuple(place.host for place in places))
+        lacking = str(error)
+    else:
+        most = max(map(len, topology.nodes))
+        lacking = check_shared_memory(places, topology, window_bytes(most, SLOTS, slot_bytes))
+    if lacking and settings.algorithm == "hierarchical":
+        raise WorldError(f"communication.algorithm is hierarchical, but {lacking}")
+    chosen, how = _choose(flat, topology, settings.algorithm, slot_bytes, lacking)
+    if flat.rank == 0:
+        tell(f"{topology.text()}; {how}")
+    return chosen
+
+
+def slot_size(ranks: int) -> int:
+    """Bytes of a window's slot for a world of ``ranks``: long messages get rows of 16 KiB or more, in up to a thousand ranks."""
+    return min(_LARGEST_SLOT, max(_SMALLEST_SLOT, ranks * _SLOT_PER_RANK))
+
+
+def _choose(
+    flat: MPICommunicator, topology: Topology, algorithm: str, slot_bytes: int, lacking: str
+) -> tuple[Communicator, str]:
+    if algorithm == "flat" or (topology.flat and algorithm == "auto"):
+        return flat, "flat communication" + ("" if algorithm == "flat" else ": every node has one rank")
+    if lacking:
+        return flat, f"flat communication: {lacking}"
+    hierarchical = hierarchy(flat, topology, SLOTS, slot_bytes)
+    if algorithm == "hierarchical":
+        return hierarchical, "hierarchical communication"
+    choice = calibrate(flat, hierarchical)
+    return ChoosingCommunicator(flat, hierarchical, choice), choice.text()
+
+
+def hierarchy(flat: MPICommunicator, topology: Topology, slots: int, slot_bytes: int) -> HierarchicalCommunicator:
+    """The hierarchical communicator beside a flat one; collective."""
+    ranks = topology.nodes[topology.node_of[flat.rank]]
+    local, size = ranks.index(flat.rank), window_bytes(len(ranks), slots, slot_bytes)
+    group = flat.group(topology.node_of[flat.rank])
+    if len(ranks) == 1:
+        window = NodeWindow(np.zeros(size, dtype=np.uint8), 1, 0, slots, slot_bytes, lambda: None)
+        return HierarchicalCommunicator(flat, topology, window, flat, flat.waiting)
+    from mpi4py import MPI
+
+    shared = MPI.Win.Allocate_shared(size if local == 0 else 0, 1, comm=group)
+    buffer: Any = shared.Shared_query(0)[0]
+    memory = np.frombuffer(buffer, dtype=np.uint8)
+    shared.Lock_all(MPI.MODE_NOCHECK)
+    if local == 0:
+        memory[...] = 0  # written to at once: what /dev/shm cannot hold is an error now, and not in the middle of an epoch
+        shared.Sync()
+    flat.barrier()
+    shared.Sync()
+    window = NodeWindow(memory, len(ranks), local, slots, slot_bytes, shared.Sync)
+    return HierarchicalCommunicator(flat, topology, window, flat, flat.waiting)
+
+
+def _all_places(flat: MPICommunicator) -> list[Place]:
+    own = this_place(flat.sharing(), flat.size)
+    rows = gather_bytes(flat, json.dumps(asdict(own)).encode())
+    everyone = None if rows is None else json.dumps([json.loads(row) for row in rows]).encode()
+    return [Place(**facts) for facts in json.loads(broadcast_bytes(flat, everyone))]
