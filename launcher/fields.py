@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from launcher.environment import HOROVOD_PLACE, check_argument, check_variable_name, check_variable_value
 from launcher.hosts import expand_nodelist, parse_hosts
@@ -14,6 +15,11 @@ from launcher.paths import ID_PATTERN, NAME_PATTERN, NAME_RULE
 
 SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")
 """Signals that may announce a coming end to the training."""
+
+
+def at_key(key: str, message: str) -> PydanticCustomError:
+    """The error for one setting below the one that is being checked; `launcher.problems` finds its line."""
+    return PydanticCustomError("at_key", "{message}", {"key": key, "message": message})
 
 
 def _count_or(word: str, smallest: int, largest: int) -> Callable[[Any], Any]:

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hvdgrab.config import SINGLE_RANK_ORDERS
+from hvdgrab.config import SINGLE_RANK_ORDERS, BalanceConfig
 from launcher.errors import PlanError
-from launcher.facts import Facts
+from launcher.facts import Facts, Mpirun
 from launcher.network import network_faults
 from launcher.spec import Spec
+
+_RANKS = ("-n", "-np", "--n", "--np", "-c")
+_HOSTS = ("-H", "-host", "--host", "-hosts", "-f", "-hostfile", "--hostfile", "-machinefile", "--machinefile")
+DECIDED = {
+    **dict.fromkeys(_RANKS, "resources.ranks"),
+    **dict.fromkeys(_HOSTS, "resources.hosts"),
+    **dict.fromkeys(("-bind-to", "--bind-to"), "resources.binding"),
+    ":": "the launcher, which starts one program (resources.server_ranks for a second one)",
+}
+"""Options of mpirun that a spec may not pass by, and the setting that they belong to."""
+_OPENMPI, _HYDRA = ("Open MPI",), ("MPICH", "Intel MPI")
+FOREIGN = {
+    **dict.fromkeys(("--mca", "-mca", "--gmca", "-gmca", "--tune", "-x", "--oversubscribe", "--report-bindings"), _OPENMPI),
+    "--prtemca": ("Open MPI 5",),
+    **dict.fromkeys(("-genv", "-genvall", "-genvlist", "-env", "-envall", "-iface", "-launcher", "-rmk", "-ppn"), _HYDRA),
+}
+"""Options that only some MPIs know, and which those are."""
 
 
 def check_root(spec: Spec, backend: str, root: bool) -> bool:
@@ -33,7 +50,8 @@ def check_spec(spec: Spec, facts: Facts, backend: str, ranks: int) -> None:
     Raises:
         PlanError: naming everything that was found.
     """
-    faults = [*_grab(spec, ranks), *_limits(spec, backend, ranks), *_network(spec, facts, backend)]
+    checks = (_grab(spec, ranks), _limits(spec, backend, ranks), _mpi(spec, facts, backend))
+    faults = [fault for check in checks for fault in check]
     if faults:
         raise PlanError([spec.problem(path, message) for path, message in faults])
 
@@ -44,6 +62,13 @@ def _grab(spec: Spec, ranks: int) -> Iterator[tuple[str, str]]:
         yield "grab.order", f"'{grab.order}' orders a single rank, but there are {ranks}: use id-grab or cd-grab"
     if grab.designated_rank >= ranks:
         yield "grab.designated_rank", f"there is no rank {grab.designated_rank}, the ranks are 0 … {ranks - 1}"
+    if grab.order == "grab":
+        own = {**BalanceConfig().model_dump(), "backend": "reference" if grab.balance.backend == "reference" else "auto"}
+        for name in [name for name, value in grab.balance if value != own[name]]:
+            yield f"grab.balance.{name}", "order 'grab' balances no pairs: leave it out, or choose id-grab or recursive"
+    size = grab.communication.node_size
+    if size is not None and size > ranks:
+        yield "grab.communication.node_size", f"{size} are more than the {ranks} ranks that the job has"
 
 
 def _limits(spec: Spec, backend: str, ranks: int) -> Iterator[tuple[str, str]]:
@@ -57,6 +82,23 @@ def _limits(spec: Spec, backend: str, ranks: int) -> Iterator[tuple[str, str]]:
         yield "restart.min_ranks", f"{fewest} are more than the {ranks} ranks that the job has"
 
 
-def _network(spec: Spec, facts: Facts, backend: str) -> Iterator[tuple[str, str]]:
-    if facts.mpirun is not None and backend in ("mpirun", "horovodrun"):
-        yield from network_faults(spec.network, facts.mpirun.flavour, facts.mpirun.version, facts.mpirun.label)
+def _mpi(spec: Spec, facts: Facts, backend: str) -> Iterator[tuple[str, str]]:
+    """Settings against the MPI at hand."""
+    if facts.mpirun is None or backend not in ("mpirun", "horovodrun"):
+        return
+    yield from network_faults(spec.network, facts.mpirun.flavour, facts.mpirun.version, facts.mpirun.label)
+    for place, word in enumerate(spec.backend.extra_args):
+        option = word.partition("=")[0]
+        if option in DECIDED:
+            yield f"backend.extra_args.{place}", f"{option} is decided by {DECIDED[option]}: set that instead"
+        elif option in FOREIGN and not _known(option, facts.mpirun):
+            owner = " or ".join(FOREIGN[option])
+            yield (
+                f"backend.extra_args.{place}",
+                f"{option} is an option of {owner}, and {facts.mpirun.path} is {facts.mpirun.label}",
+            )
+
+
+def _known(option: str, mpirun: Mpirun) -> bool:
+    owners = FOREIGN[option]
+    return any(mpirun.label.startswith(owner) for owner in owners)

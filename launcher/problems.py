@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
@@ -24,6 +25,15 @@ _TEXT_INSTEAD = {
     "missing": "is missing",
     "too_short": "must not be empty",
 }
+_PLAIN_TYPES = ("bool_type", "int_type", "float_type")
+_TRUE, _FALSE = ("on", "yes", "y", "1", "true"), ("off", "no", "n", "0", "false")
+_SPELLINGS = {
+    10: r"[-+]?[0-9]{1,15}(_[0-9]{1,15}){1,5}",
+    16: r"[-+]?0x[0-9a-f]{1,12}",
+    8: r"[-+]?0o[0-7]{1,15}",
+    2: r"[-+]?0b[01]{1,40}",
+}
+"""Spellings of whole numbers that only some YAML readers know, by base."""
 _HIDDEN = ("env", "secrets", "command")
 """Settings whose values errors do not repeat: a secret may have been put there by mistake."""
 
@@ -85,13 +95,16 @@ def valid_keys(path: Sequence[str]) -> tuple[str, ...]:
     """
     model: type[BaseModel] = Spec
     for key in path:
-        model = _model_in(model.model_fields[key].annotation)
+        below = model_in(model.model_fields[key].annotation)
+        assert below is not None, "unknown keys are found in sections only"
+        model = below
     return tuple(model.model_fields)
 
 
-def _model_in(annotation: Any) -> type[BaseModel]:
-    """The section's model; a section that may be left out is a union of its model and None."""
-    return next(kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, BaseModel))
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """A section's model, also of one that may be left out, which is a union of its model and None; else None."""
+    kinds = (annotation, *get_args(annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
 def _children(node: Node) -> list[tuple[str, Node]]:
@@ -118,14 +131,31 @@ def _message(item: Mapping[str, Any], keys: Sequence[str]) -> str:
     if item["type"] == "at_key":
         return str(item["ctx"]["message"])
     if item["type"] == "value_error":
-        return str(item["ctx"]["error"])
+        text = str(item["ctx"]["error"])
+        return text + _remedy(item.get("input")) if text.startswith("must be a whole number") else text
     if item["type"] == "literal_error":
         text = f"must be one of {item['ctx']['expected'].replace(chr(39), '')}"
     else:
         text = _TEXT_INSTEAD.get(item["type"], item["msg"].replace("Input should", "must"))
     value = item.get("input")
     shown = isinstance(value, str | int | float) and bool(keys) and keys[0] not in _HIDDEN and item["type"] != "missing"
-    return f"{text} (given: {_short(value)})" if shown else text
+    remedy = _remedy(value, truth=item["type"] == "bool_type") if item["type"] in _PLAIN_TYPES else ""
+    return f"{text} (given: {_short(value)}){remedy}" if shown else text
+
+
+def _remedy(value: object, *, truth: bool = False) -> str:
+    """What to write instead of what only some YAML readers take for a number or a truth value."""
+    word = str(value).lower()
+    if truth:
+        return f": write {'true' if word in _TRUE else 'false'}" if word in (*_TRUE, *_FALSE) else ""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 10**15:
+        return f": write {int(value)}"
+    for base, pattern in _SPELLINGS.items():
+        if isinstance(value, str) and re.fullmatch(pattern, word):
+            return f": write {int(word, base)}"
+    if isinstance(value, str) and re.fullmatch(r"[0-9]+(:[0-5]?[0-9]){1,2}", word):
+        return ": colons make no number"
+    return ""
 
 
 def _short(value: object) -> str:

@@ -13,6 +13,7 @@ from launcher.fields import (
     HostItem,
     Lines,
     NodeList,
+    OneOrMore,
     Option,
     Ranks,
     SignalName,
@@ -20,6 +21,7 @@ from launcher.fields import (
     VariableValue,
     Word,
     WordList,
+    at_key,
 )
 from launcher.quantities import Duration, Size
 
@@ -40,7 +42,7 @@ class SshSettings(Section):
     port: int | None = Field(default=None, ge=1, le=65_535)
     identity: Argument | None = None
     """File of the private key."""
-    options: list[Argument] = []
+    options: Annotated[list[Argument], OneOrMore] = []
     """``-o`` options, such as ``StrictHostKeyChecking=yes``."""
 
 
@@ -68,7 +70,7 @@ class Resources(Section):
     time_limit: Annotated[Duration, Field(gt=0)] | None = None
     """After this long an attempt is ended, by the job's own clock."""
 
-    hosts: list[HostItem] = Field(default=[], max_length=4_096)
+    hosts: Annotated[list[HostItem], OneOrMore] = Field(default=[], max_length=4_096)
     """Hosts that are reached by ssh, each as ``name`` or ``name:slots``; node lists such as ``n[1-3]:4`` are expanded."""
 
     hostfile: Argument | None = None
@@ -83,7 +85,7 @@ class Resources(Section):
     @model_validator(mode="after")
     def _one_source_of_hosts(self) -> Resources:
         if self.hosts and self.hostfile is not None:
-            raise ValueError("hosts and hostfile both say where the job runs: remove one of the two")
+            raise at_key("hostfile", "hosts say too where the job runs: remove one of the two")
         return self
 
 
@@ -150,17 +152,17 @@ class RestartSettings(Section):
     """How long a host that failed fast is not used."""
     fast_failure: Duration = 60.0
     """An attempt that ends sooner than this has failed fast."""
-    no_progress: Annotated[Budget, Field()] = 3
+    no_progress: Budget = 3
     """Attempts in a row without any progress after which the job is given up."""
     min_ranks: int | None = Field(default=None, ge=1, le=65_536)
     """With hosts missing, start with fewer ranks, down to this many; null: never with fewer."""
 
     @model_validator(mode="after")
     def _fit_together(self) -> RestartSettings:
-        if self.hang not in (0,) and self.hang_after is None:
-            raise ValueError("restart.hang needs restart.hang_after, which says when an attempt counts as hanging: add e.g. 30m")
+        if self.hang != 0 and self.hang_after is None:
+            raise at_key("hang", "needs restart.hang_after, which says when an attempt counts as hanging: add e.g. 30m")
         if self.backoff > self.backoff_most:
-            raise ValueError("backoff is longer than backoff_most: raise backoff_most")
+            raise at_key("backoff", "is longer than backoff_most: raise that too")
         return self
 
     def plain(self) -> dict[str, Any]:

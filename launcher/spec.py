@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 
 from hvdgrab.config import GraBConfig
 from launcher.errors import PlanError, Problem
-from launcher.fields import Argument, JobReference, Name, OneOrMore, VariableName, VariableValue
+from launcher.fields import Argument, JobReference, Name, OneOrMore, VariableName, VariableValue, at_key
 from launcher.sections import (
     BackendSettings,
     CheckpointSettings,
@@ -40,7 +40,9 @@ class Places:
 
     def find(self, path: str) -> tuple[str, int | None]:
         """Where a setting stands, or the nearest section around it that the document holds."""
-        while path and path not in self.of:
+        if path in self.of:
+            return self.of[path]
+        while path and self.of.get(path, ("", None))[0] != self.source:
             path = path.rpartition(".")[0]
         return self.of.get(path, (self.source, None))
 
@@ -116,16 +118,16 @@ class Spec(Section):
         both = sorted(set(self.env) & set(self.secrets))
         if both:
             names = ", ".join(both)
-            raise ValueError(f"{names} is under env and under secrets: keep it under secrets, where values are not written")
+            raise at_key("env", f"{names} is under env and under secrets: keep it under secrets, where values are not written")
         if "OMP_NUM_THREADS" in self.env and self.resources.threads_per_rank != "auto":
-            raise ValueError("env.OMP_NUM_THREADS and resources.threads_per_rank set the same thing: remove one of the two")
+            raise at_key("env.OMP_NUM_THREADS", "resources.threads_per_rank sets the same thing: remove one of the two")
         if self.grab.coordinator == "server" and self.resources.server_ranks == 0:
-            raise ValueError("grab.coordinator 'server' needs a process that does not train: add resources.server_ranks: 1")
+            raise at_key("grab.coordinator", "'server' needs a process that does not train: add `resources.server_ranks: 1`")
         if self.grab.coordinator != "server" and self.resources.server_ranks == 1:
-            raise ValueError(f"resources.server_ranks: 1 is for grab.coordinator 'server', not '{self.grab.coordinator}'")
+            raise at_key("resources.server_ranks", f"is for grab.coordinator 'server', not '{self.grab.coordinator}'")
         twice = sorted(set(self.network.horovod) & set(self.env))
         if twice:
-            raise ValueError(f"{', '.join(twice)} is under env and under network.horovod: remove one of the two")
+            raise at_key("env", f"{', '.join(twice)} is under env and under network.horovod: remove one of the two")
         return self
 
     def located(self, places: Places) -> Spec:

@@ -7,18 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic_core import PydanticCustomError
+from launcher.fields import at_key
 
 MAX_VARIANTS = 512
 MAX_VALUES = 256
 SHORT_PATHS = {"order": "grab.order", "seed": "grab.seed"}
 """Settings that may be named without their section."""
 NOT_VARIED = ("version", "name", "variants", "group", "depends_on", "priority")
-
-
-def at_key(key: str, message: str) -> PydanticCustomError:
-    """The error for one key of a mapping; `launcher.problems` finds its line."""
-    return PydanticCustomError("at_key", "{message}", {"key": key, "message": message})
 
 
 def flatten(value: Any) -> Any:

@@ -106,7 +106,10 @@ def test_defaults_and_empty_sections() -> None:
         ("command: x\nenv: {SLURM_NTASKS: 1}", "cannot be set here"),
         ("command: x\nenv: {TOKEN: a}\nsecrets: [TOKEN]", "TOKEN is under env and under secrets"),
         ("command: x\nsecrets: [SLURM_JOBID]", "secrets.0: SLURM_JOBID is set by"),
-        ("command: x\nenv: {OMP_NUM_THREADS: 2}\nresources: {threads_per_rank: 3}", "set the same thing"),
+        (
+            "command: x\nenv: {OMP_NUM_THREADS: 2}\nresources: {threads_per_rank: 3}",
+            "resources.threads_per_rank sets the same thing",
+        ),
         ('command: [x, "a\\0b"]', "command.1: holds a zero byte"),
         ('command: [x, "\\ud800"]', "command.1: holds '\\ud800', half of a character pair"),
         ("command: [x, " + "y" * 140_000 + "]", "command.1: is 140000 bytes long; the system takes"),
