@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -31,10 +32,13 @@ from launcher.process.signals import STOPPING, SignalBox
 from launcher.record import EventLog
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.commands import Answer, call
-from launcher.slurm.job_info import parse_job, why_stopped
+from launcher.slurm.job_info import parse_job, said_in_log, why_stopped
+from launcher.slurm.script import LOG
 
 ASK_SECONDS = 5.0
 """Seconds that SLURM has to say why it ends the job; KillWait, 30 seconds by default, runs meanwhile."""
+SIMULTANEOUS = 3.0
+"""Seconds within which ends of ranks, and SLURM's signal to this process, belong together."""
 REQUEUE_TRIES = 6
 REQUEUE_PAUSE = 10.0
 _REFUSALS = ("disabled", "denied", "invalid", "not permitted", "completing or completed")
@@ -44,12 +48,19 @@ Call = Callable[..., Answer]
 class Scheduler:
     """This job's own SLURM, asked from inside."""
 
-    def __init__(self, allocation: Allocation, call_program: Call = call) -> None:
+    def __init__(self, allocation: Allocation, log: Path, call_program: Call = call) -> None:
         self.allocation = allocation
         self._call = call_program
+        self._log = log
+        self._begin = log.stat().st_size if log.exists() else 0
 
     def why(self) -> stop.Stop | None:
         """Why SLURM ends the job; None where it does not, or does not say."""
+        with suppress(OSError), self._log.open("rb") as file:
+            file.seek(self._begin)
+            said = said_in_log(file.read(1 << 20).decode("utf-8", "replace"), self.allocation.job_id)
+            if said is not None:
+                return said
         answer = self._call(("scontrol", "--oneliner", "show", "job", self.allocation.job_id), timeout=ASK_SECONDS)
         return why_stopped(parse_job(answer), self.allocation.restarts)
 
@@ -104,7 +115,8 @@ class AskingBox(SignalBox):
             return
         request = self._scheduler.why()
         if request is not None and self._attempt.root.is_dir():
-            request.write(self._attempt)
+            # SLURM has signalled the programs as well: their ends, a moment ago, are a consequence and no cause
+            replace(request, time=round(time.time() - SIMULTANEOUS, 3)).write(self._attempt)
 
 
 class BatchRun(AttemptRun):
@@ -116,8 +128,11 @@ class BatchRun(AttemptRun):
         """SLURM may have told the ranks alone to end (preemption with a grace time), or lost a node under them."""
         if all(mark is None or mark.exit_code == 0 for mark in marks):
             return super()._lost(marks, unknown)
-        told = any(mark is not None and (mark.stopped or mark.exit_code is None) for mark in marks)
-        return super()._lost(marks, unknown) or (self.scheduler.why() if told else None)
+        told = any(mark is not None and (mark.stopped or mark.exit_code is None or mark.signal is not None) for mark in marks)
+        request = self.scheduler.why() if told else None
+        if request is not None:
+            return replace(request, time=0.0)
+        return super()._lost(marks, unknown)
 
     def _end(self, outcome):  # type: ignore[no-untyped-def]
         end = super()._end(outcome)
@@ -202,7 +217,7 @@ def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> in
         return EXIT_USAGE
     job = JobPaths(Path(argv[0]).absolute())
     try:
-        return run(job, int(argv[1]), Scheduler(allocation))
+        return run(job, int(argv[1]), Scheduler(allocation, job.root / LOG))
     except AlreadyClaimedError as error:
         print(f"hvdgrab-launch: {error}", file=sys.stderr)
         return EXIT_CLAIMED

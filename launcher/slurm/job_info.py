@@ -28,6 +28,30 @@ def forgotten(answer: Answer) -> bool:
     return "invalid job id" in answer.stderr.lower()
 
 
+def said_in_log(text: str, job_id: str) -> stop.Stop | None:
+    """Why SLURM ends a job, from the line that its daemon on the node writes into the job's own log just before the signal.
+
+    It needs no answer of the controller.  Source: ``slurmstepd``, ``_handle_terminate`` and the like in ``req.c``.
+    """
+    found = re.findall(rf"\*\*\* JOB {job_id} ON \S+ (CANCELLED AT [^*]*?) \*\*\*", text)
+    if not found:
+        return None
+    cause = found[-1].partition(" DUE TO ")[2]
+    if not cause:
+        return _CANCELLED
+    return next((request for beginning, request in _LOGGED.items() if cause.startswith(beginning)), None)
+
+
+_CANCELLED = stop.Stop(stop.CANCELLED, BY, "cancelled in SLURM, by scancel or an administrator")
+_BACK = "SLURM put the job back into its queue, because it was preempted or because somebody asked for it"
+_LOGGED = {
+    "PREEMPTION": stop.Stop(stop.PREEMPTION, BY, "SLURM preempted the job for one of higher priority"),
+    "JOB REQUEUE": stop.Stop(stop.PREEMPTION, BY, _BACK),
+    "TIME LIMIT": stop.Stop(stop.TIME_LIMIT, BY, "the job reached SLURM's time limit"),
+    "NODE FAILURE": stop.Stop(stop.LOST_NODE, BY, "SLURM lost a node of the job"),
+}
+
+
 def why_stopped(fields: Mapping[str, str] | None, restarts: int) -> stop.Stop | None:
     """Why SLURM ends a job; None where that cannot be known, or where it was not SLURM.
 
@@ -40,17 +64,19 @@ def why_stopped(fields: Mapping[str, str] | None, restarts: int) -> stop.Stop | 
     state = fields.get("JobState", "")
     preempted = fields.get("PreemptTime", "None") not in ("None", "", "Unknown", "N/A")
     if state == "CANCELLED":
-        return stop.Stop(stop.CANCELLED, BY, "cancelled in SLURM, by scancel or an administrator")
+        return _CANCELLED
     if preempted or state == "PREEMPTED":
-        return stop.Stop(stop.PREEMPTION, BY, "SLURM preempted the job for one of higher priority")
+        return _LOGGED["PREEMPTION"]
     if state in ("TIMEOUT", "DEADLINE"):
-        return stop.Stop(stop.TIME_LIMIT, BY, f"the job {STATES[state].words}")
+        return _LOGGED["TIME LIMIT"]
     if state in ("NODE_FAIL", "BOOT_FAIL"):
-        return stop.Stop(stop.LOST_NODE, BY, "SLURM lost a node of the job")
+        return _LOGGED["NODE FAILURE"]
     again = fields.get("Restarts", "")
     back = state in STATES and STATES[state].phase == "waiting" and state != "CONFIGURING"
     if back or (again.isdigit() and int(again) > restarts):
-        return stop.Stop(stop.PREEMPTION, BY, "the job was put back into SLURM's queue")
+        return _LOGGED["JOB REQUEUE"]
+    if state == "COMPLETING":  # SLURM ends it, and hides the rest; what is put back has one restart more
+        return _CANCELLED
     if state == "OUT_OF_MEMORY":
         return stop.Stop(stop.FAILURE, BY, f"the job {STATES[state].words}")
     return None

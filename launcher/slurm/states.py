@@ -86,7 +86,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"PartitionNodeLimit", "asks for more nodes than its partition has or allows: ask for fewer, or for another partition"),
     (r"PartitionTimeLimit", "asks for more time than its partition allows: shorten resources.time_limit, or use another one"),
     (r"PartitionDown|PartitionInactive", "its partition takes no jobs to run at present"),
-    (r"PartitionConfig", "asks for more than its partition has"),
+    (r"PartitionConfig", "asks for more nodes or cores than its partition has: ask for fewer, or for another partition"),
     (r"BadConstraints", f"asks for a constraint that no node fulfils: {NEVER}"),
     (r"ReqNodeNotAvail.*", "needs nodes that are down, drained or reserved"),
     (r"Nodes_required_for_job_are_DOWN.*", "needs nodes that are down, drained or reserved"),
