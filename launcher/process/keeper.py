@@ -152,7 +152,7 @@ class Keeper:
                 self._save(request.cause)
             else:
                 self._stop(signal.SIGTERM, request.cause)
-        elif self._lifeline.lost():
+        elif self._lifeline.lost() or self._attempt.end.exists():
             self._stop(signal.SIGTERM, SUPERVISOR_GONE)
 
     def _stop(self, number: int, cause: str | None) -> None:
