@@ -43,13 +43,13 @@ class Book:
         """All of them, oldest first."""
         jobs = [*(Listed(view, True) for view in self._recorded.values()),
                 *(Listed(directory_view(job), False) for job in self._beside.values())]  # fmt: skip
-        return sorted(jobs, key=lambda job: (job.view.submitted, job.view.id))
+        return sorted(jobs, key=lambda job: job.view.submitted)
 
     def known(self) -> list[Known]:
-        """What finding needs, oldest first; reads no job directory."""
-        beside = [(job.id[-20:-5], Known(job.id, job.id[:-21])) for job in self._beside.values()]
-        recorded = [(v.id[-20:-5], Known(v.id, v.name, v.group, not v.final)) for v in self._recorded.values()]
-        return [known for _, known in sorted([*beside, *recorded], key=lambda entry: (entry[0], entry[1].id))]
+        """What finding needs, oldest first; reads no job directory.  Jobs of one second stay in the record's order."""
+        recorded = [Known(view.id, view.name, view.group, not view.final) for view in self._recorded.values()]
+        beside = [Known(job.id, job.id[:-21]) for job in self._beside.values()]
+        return sorted([*recorded, *beside], key=lambda known: known.id[-20:-5])
 
     def one(self, wanted: str) -> list[Listed]:
         """What is meant: one job, or all of a group."""

@@ -38,14 +38,16 @@ class Progress:
 
 
 class PlainGroup:
-    """A line for each change of a state, and for each end."""
+    """A line for each change of a state, and for each end; at last the table."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._seen: dict[str, tuple[str, int]] = {}
+        self._last: Sequence[JobView] = ()
 
     def update(self, views: Sequence[JobView]) -> None:
         """Say what is new."""
+        self._last = views
         for view in views:
             present = (view.state, view.attempt)
             if self._seen.get(view.id) == present:
@@ -59,7 +61,10 @@ class PlainGroup:
         print(printable(f"warning: {message}"), file=self._stream, flush=True)
 
     def closed(self) -> None:
-        """Nothing to put away."""
+        """Print the table.  Idempotent."""
+        if self._last:
+            print("\n".join(group_lines(self._last, Progress(), len(self._last))), file=self._stream, flush=True)
+        self._last = ()
 
 
 class TerminalGroup:

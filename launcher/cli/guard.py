@@ -36,8 +36,10 @@ def guarded(command: Callable[..., int]) -> Callable[..., None]:
 
 
 def complain(text: str) -> None:
-    """A line on stderr; bytes that are no text are shown as escapes."""
-    print(f"hvdgrab-launch: {text}".encode("utf-8", "backslashreplace").decode("utf-8"), file=sys.stderr, flush=True)
+    """A line on stderr, safe for a terminal; bytes that are no text are shown as escapes."""
+    from launcher.cli.render import printable
+
+    print(printable(f"hvdgrab-launch: {text}"), file=sys.stderr, flush=True)
 
 
 def _check_directory() -> None:

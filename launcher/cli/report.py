@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import launcher
-from launcher.cli.book import Listed, open_book
+from launcher.cli.book import open_book
+from launcher.client import JobView
 from launcher.errors import EXIT_OK, LauncherError, UsageError
 from launcher.paths import JobPaths
 
@@ -18,28 +19,33 @@ from launcher.paths import JobPaths
 def report(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
     """Make the report of jobs, a group's variants compared; returns the exit code."""
     jobs = open_book(jobs_dir).several(wanted)
-    measured = [job for job in jobs if JobPaths(Path(job.view.dir)).metrics.exists()]
-    if not measured:
+    found = [job for job in jobs if measured(job.view)]
+    if not found:
         states = ", ".join(f"{job.view.id} ({job.view.state})" for job in jobs[:5])
         raise UsageError(f"nothing was measured yet: no metrics.jsonl in the directory of {states}")
-    path = make(measured)
+    path = make([job.view.dir for job in found])
     if as_json:
-        print(json.dumps({"report": path, "jobs": [job.to_json() for job in measured]}))
+        print(json.dumps({"report": path, "jobs": [job.to_json() for job in found]}))
         return EXIT_OK
     for job in jobs:
-        if job not in measured:
+        if job not in found:
             print(f"left out, because it has measured nothing: {job.view.id} ({job.view.state})", file=sys.stderr)
     print(path)
     return EXIT_OK
 
 
-def make(jobs: Sequence[Listed]) -> str:
-    """Run ``python -m hvdgrab.report`` over their directories; returns the path of what it wrote.
+def measured(view: JobView) -> bool:
+    """Whether a job's training has noted anything."""
+    return JobPaths(Path(view.dir)).metrics.exists()
+
+
+def make(directories: Sequence[str]) -> str:
+    """Run ``python -m hvdgrab.report`` over job directories; returns the path of what it wrote, in the first of them.
 
     Raises:
         LauncherError: with what it said.
     """
-    argv = [sys.executable, "-m", "hvdgrab.report", *(job.view.dir for job in jobs)]
+    argv = [sys.executable, "-m", "hvdgrab.report", *directories]
     root = str(Path(launcher.__file__).resolve().parents[1])
     search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "MPLBACKEND": "Agg", "PYTHONPATH": search}

@@ -16,7 +16,7 @@ from launcher.cli.interrupts import HeldInterrupts
 from launcher.cli.resolve import Known, name_of, resolve_all
 from launcher.cli.texts import end_lines, next_commands
 from launcher.client import Client, JobView
-from launcher.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+from launcher.errors import EXIT_INTERRUPTED, EXIT_OK, LauncherError, UsageError
 from launcher.outcome import first_failing
 from launcher.paths import JobPaths
 from launcher.submit import Prepared, hand_over_all, prepare
@@ -38,7 +38,7 @@ def submit(
             raise KeyboardInterrupt
         _say_submitted(views, jobs, stream)
         if not detach:
-            return _follow(client, views, jobs, stream, as_json=as_json)
+            return _follow(client, views, stream, as_json=as_json)
     except KeyboardInterrupt:
         if not views:
             raise
@@ -83,14 +83,28 @@ def target(views: Sequence[JobView]) -> str:
     return views[0].id if len(views) == 1 else str(views[0].group)
 
 
-def _follow(client: Client, views: list[JobView], jobs: Sequence[Prepared], stream: TextIO, *, as_json: bool) -> int:
+def _follow(client: Client, views: list[JobView], stream: TextIO, *, as_json: bool) -> int:
     ended = _to_the_end(client, views, stream)
-    for view, prepared in zip(ended, jobs, strict=True):
-        _say_end(view, prepared, stream, several=len(ended) > 1)
+    _make_report(ended)
+    _say_end(ended, stream)
     _say_next(ended, stream)
     if as_json:
         print(json.dumps(document(ended)))
     return exit_code(ended)
+
+
+def _make_report(views: Sequence[JobView]) -> None:
+    """The report of what was measured; that it cannot be made changes nothing about the jobs."""
+    from launcher.cli import report
+
+    measured = [view for view in views if report.measured(view)]
+    try:
+        if measured:
+            report.make([view.dir for view in measured])
+    except LauncherError as error:
+        complain(f"warning: {error}")
+    except KeyboardInterrupt:
+        complain("warning: the report was interrupted")
 
 
 def _leave(views: Sequence[JobView], *, as_json: bool) -> int:
@@ -121,15 +135,19 @@ def _to_the_end(client: Client, views: list[JobView], stream: TextIO) -> list[Jo
         display.closed()
 
 
-def _say_end(view: JobView, prepared: Prepared, stream: TextIO, *, several: bool) -> None:
+def _say_end(views: Sequence[JobView], stream: TextIO) -> None:
+    """The end of a job, or of the first that failed of a group; its last lines come before."""
     from launcher.cli.showing import last_marks
 
-    if view.state == "failed" and not several:
-        print("\n".join(render.failure_lines(prepared.job, first_failing(last_marks(view)))), file=stream)
-    if several:
+    failed = sorted((view for view in views if view.state == "failed"), key=lambda view: view.finished or 0.0)
+    if failed:
+        lines = render.failure_lines(JobPaths(Path(failed[0].dir)), first_failing(last_marks(failed[0])))
+        print("\n".join(lines), file=stream, end="\n" if lines else "")
+    if len(views) > 1 and not failed:
         return  # the table has said it
-    lines = [*end_lines(view), f"job directory: {view.dir}"]
-    lines += [f"report: {prepared.job.report}"] if prepared.job.report.exists() else []
+    view = failed[0] if failed else views[0]
+    report = JobPaths(Path(views[0].dir)).report
+    lines = [*end_lines(view), f"job directory: {view.dir}", *([f"report: {report}"] if report.exists() else [])]
     print("\n".join(lines), file=stream, flush=True)
 
 

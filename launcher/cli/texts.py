@@ -36,7 +36,9 @@ def state_text(view: JobView) -> str:
     text = " ".join(parts)
     waiting = waiting_text(view)
     text += f", next attempt {waiting}" if waiting else ""
-    return f"{text}: {printable(view.reason)}" if view.reason else text
+    if not view.reason:
+        return text
+    return printable(view.reason) if view.reason.startswith(view.state) else f"{text}: {printable(view.reason)}"
 
 
 def end_lines(view: JobView) -> list[str]:

@@ -43,9 +43,9 @@ def _load(file: str | None, overrides: Sequence[str]) -> list[Spec]:
 def _job(specs: Sequence[Spec]) -> list[Check]:
     if not specs:
         return []
-    from launcher.doctor import job
+    from launcher.doctor.job import checks
 
-    return job.checks(specs)
+    return checks(specs)
 
 
 def _slurm(spec: Spec | None) -> list[Check]:

@@ -63,7 +63,9 @@ def need_mpi(*, horovod: bool = False) -> None:
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment in which the tests start the command: the checkout importable, one thread, no leftover settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HVDGRAB_", "OMPI_", "PMIX_", "PMI_"))}
+    own = ("HVDGRAB_STATE", "HVDGRAB_RUNTIME")  # the tests' own daemon, never the user's
+    outer = ("HVDGRAB_", "OMPI_", "PMIX_", "PMI_")
+    kept = {name: value for name, value in os.environ.items() if name in own or not name.startswith(outer)}
     return {**kept, "PYTHONPATH": str(CHECKOUT), "COLUMNS": "200", **(extra or {})}
 
 
@@ -90,11 +92,11 @@ def command_line(*args: str) -> list[str]:
 def launch(
     folder: Path, data: Mapping[str, Any], *args: str, env: Mapping[str, str] | None = None, timeout: float = 120
 ) -> Run:
-    """Write a job as YAML (JSON is YAML) and run it with ``--json``."""
+    """Write a job as YAML (JSON is YAML) and run it in the foreground with ``--json``."""
     file = folder / "job.yaml"
     file.write_text(json.dumps({"resources": {"ranks": 1}, **data}))
     done = subprocess.run(
-        command_line(str(file), "--json", "--jobs-dir", str(folder / "jobs"), *args),
+        command_line(str(file), "--foreground", "--json", "--jobs-dir", str(folder / "jobs"), *args),
         cwd=folder, env=clean_environment(env), capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr

@@ -130,7 +130,7 @@ def test_no_orphan_is_left_by_an_interrupt(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(json.dumps(two_ranks(kind, STUBBORN)))
     process = subprocess.Popen(
-        command_line(str(file), "--json", "--jobs-dir", str(tmp_path / "jobs")),
+        command_line(str(file), "--foreground", "--json", "--jobs-dir", str(tmp_path / "jobs")),
         cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -158,7 +158,7 @@ def test_no_orphan_is_left_when_a_part_is_killed(tmp_path: Path, victim: str) ->
     file = tmp_path / "job.yaml"
     file.write_text(json.dumps(two_ranks("mpirun", code)))
     process = subprocess.Popen(
-        command_line(str(file), "--json", "--jobs-dir", str(tmp_path / "jobs")),
+        command_line(str(file), "--foreground", "--json", "--jobs-dir", str(tmp_path / "jobs")),
         cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     until(lambda: len(list(tmp_path.glob("jobs/*/ranks/rank-*.json"))) == 2, "the start")

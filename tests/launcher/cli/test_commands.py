@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.app import COMMANDS, app
-from launcher.cli.main import main, with_default_command
+from launcher.cli.main import commands, main, with_default_command
 from launcher.cli.render import printable, tail
 from launcher.paths import JobPaths
 from launcher.record import EventLog, own_identity
@@ -38,16 +37,19 @@ def test_a_path_in_the_place_of_a_command_means_run() -> None:
     assert with_default_command([]) == ["--help"]
 
 
-def test_the_list_of_commands_is_the_apps() -> None:
-    names = {command.name or (command.callback.__name__ if command.callback else "") for command in app.registered_commands}
-    assert names == set(COMMANDS)
-
-
-def test_help_lists_what_is_there_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command_on_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(f"\n  {name} " in text for name in COMMANDS)
-    assert not any(word in text for word in ("--detach", "daemon", "cancel", "retry", "wait"))
+    assert all(f"\n  {name} " in text for name in commands())
+    assert "..." not in text.split("Commands:")[1], "no description is cut"
+    about_jobs = {"ls", "show", "logs", "cancel", "retry", "wait", "events", "report"}
+    assert commands() == {"run", "validate", "schema", "doctor", "daemon", *about_jobs}
+
+
+@pytest.mark.parametrize("name", ["start", "stop", "status", "run", "unit"])
+def test_the_daemons_own_commands_have_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["daemon", name, "--help"]) == 0
+    assert "Usage: hvdgrab-launch daemon" in capsys.readouterr().out
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +71,7 @@ def test_dry_run_as_json_is_one_document(here: Path, capsys: pytest.CaptureFixtu
 
 
 def test_dry_run_shows_no_control_characters(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "x.yaml").write_text('command: [python, "\\e[31m\\a", "\\udcff", "é"]\nresources: {ranks: 1}')
+    (here / "x.yaml").write_text('command: [python, -c, pass, "\\e[31m\\a", "\\udcff", "é"]\nresources: {ranks: 1}')
     assert main(["x.yaml", "--dry-run"]) == 0
     text = capsys.readouterr().out
     assert "\x1b" not in text
@@ -98,6 +100,14 @@ def test_validate(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["show", "nothing"], "no job 'nothing'"),
         (["logs", "nothing"], "no job 'nothing'"),
         (["logs", "nothing", "--rank", "-1"], "--rank"),
+        (["events", "nothing"], "no job 'nothing'"),
+        (["report", "nothing"], "no job 'nothing'"),
+        (["cancel"], "Missing argument"),
+        (["ls", "--state", "finished"], "there is no such state; the states are queued"),
+        (["wait", "nothing", "--timeout", "soon"], "--timeout soon: "),
+        (["daemon", "restart"], "No such command 'restart'"),
+        (["one.yaml", "--detach", "--foreground"], "--detach does not go with --foreground"),
+        (["one.yaml", "--foreground", "--priority", "3"], "--priority is for the daemon's queue"),
         (["one.yaml", "--set", "workdir=/no/such"], "workdir: /no/such is not a directory"),
         (["one.yaml", "--set", "command=no-such-program x"], "command: 'no-such-program' is not an executable program on PATH"),
         (["one.yaml", "--set", "secrets=[NOT_SET_ANYWHERE]"], "NOT_SET_ANYWHERE is not set in this environment"),
@@ -134,7 +144,7 @@ def test_secrets_are_refused_where_they_could_not_be_kept(
 
 
 def test_a_job_and_the_commands_that_look_at_it(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["one.yaml"]) == 0
+    assert main(["one.yaml", "--foreground"]) == 0
     out = capfd.readouterr().out
     assert "succeeded after" in out
     assert "\x1b" not in out
@@ -159,7 +169,7 @@ def test_a_job_and_the_commands_that_look_at_it(here: Path, capfd: pytest.Captur
 
 def test_a_failed_job_shows_the_reason_and_the_last_lines(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = "for i in range(30): print('line', i)\nraise SystemExit(4)"
-    assert main(["one.yaml", "--set", "command=" + json.dumps(["python", "-c", code])]) == 4
+    assert main(["one.yaml", "--foreground", "--set", "command=" + json.dumps(["python", "-c", code])]) == 4
     out = capfd.readouterr().out
     assert out.index("line 29") < out.index("failed after")
     assert "line 9\n" not in out, "20 lines, not all"

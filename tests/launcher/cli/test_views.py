@@ -7,12 +7,20 @@ import json
 import os
 import pty
 import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from launcher.cli.group_views import PlainGroup, Progress, TerminalGroup, group_lines
+from launcher.cli.texts import state_text, waiting_text
 from launcher.cli.views import PlainView
+from launcher.client import JobView
 from launcher.paths import JobPaths
 from launcher.progress import MetricsFollower
-from tests.launcher.helpers import clean_environment, command_line, plan
+from tests.launcher.cli.home import Home
+from tests.launcher.helpers import command_line, plan
 
 LINE = {"epoch": 0, "epochs": 2, "train_loss": 0.25, "herding_l2_vs_random": 0.8, "seconds": 1.0}
 
@@ -33,11 +41,11 @@ def test_plain_lines(tmp_path: Path) -> None:
     assert lines[2:] == ["epoch 1/2  loss 0.2500  bound 0.80 of random  1 s left", "stopping", "warning: odd"]
 
 
-def on_terminal(file: Path, folder: Path) -> tuple[int, str]:
-    """Run a job with a pseudo-terminal as its output."""
+def on_terminal(home: Home, *arguments: str) -> tuple[int, str]:
+    """Run the command with a pseudo-terminal as its output."""
     ours, theirs = pty.openpty()
-    environment = clean_environment({"TERM": "xterm-256color", "HVDGRAB_JOBS": str(folder / "jobs")})
-    process = subprocess.Popen(command_line(str(file)), cwd=folder, env=environment, stdout=theirs, stderr=theirs)
+    environment = home.environment({"TERM": "xterm-256color"})
+    process = subprocess.Popen(command_line(*arguments), cwd=home.folder, env=environment, stdout=theirs, stderr=theirs)
     os.close(theirs)
     seen = b""
     while True:
@@ -52,16 +60,86 @@ def on_terminal(file: Path, folder: Path) -> tuple[int, str]:
     return process.wait(60), seen.decode()
 
 
-def test_a_terminal_shows_a_moving_bar_and_keeps_the_epochs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [["--foreground"], []], ids=["foreground", "daemon"])
+def test_a_terminal_shows_a_moving_bar_and_keeps_the_epochs(home: Home, options: list[str]) -> None:
     code = (
         "import os, time\nprint('loading \\x1b[2J the data', flush=True)\ntime.sleep(1)\n"
         f"open(os.environ['HVDGRAB_JOB_DIR'] + '/metrics.jsonl', 'w').write({json.dumps(LINE) + chr(10)!r})\ntime.sleep(1)"
     )
-    file = tmp_path / "job.yaml"
-    file.write_text(json.dumps({"command": ["python", "-c", code], "resources": {"ranks": 1}}))
-    status, seen = on_terminal(file, tmp_path)
+    status, seen = on_terminal(home, home.python("shown", code), *options)
     assert status == 0
     assert "rank 0: loading  the data" in seen, "what rank 0 prints is shown until there is an epoch, without its control codes"
     assert "epoch 1/2  loss 0.2500  bound 0.80 of random" in seen
-    assert seen.rstrip().splitlines()[-1].startswith(("job directory:", "report:", "warning:"))
+    assert any(line.startswith(("job directory:", "report:")) for line in seen.rstrip().splitlines()[-6:])
     assert "\x1b[2J" not in seen
+
+
+def view(name: str, state: str = "running", **changes: Any) -> JobView:
+    values: dict[str, Any] = {
+        "id": f"{name}-20250102-030405-00ff", "name": name, "state": state, "exit_code": None, "dir": f"/jobs/{name}",
+        "reason": None, "submitted": 0.0, "started": None, "finished": None, "seconds": None, "ranks": 1, "backend": "local", "attempt": 1,
+        "attempts": 0, "group": "g", "priority": 0, "owner": "here", "next_try": None,
+    }  # fmt: skip
+    return JobView(**{**values, **changes})
+
+
+ENDED = {"exit_code": 4, "seconds": 9.0, "reason": "rank 0 ended\x1b[2J badly", "finished": 9.0}
+
+
+def test_a_group_in_a_file_has_a_line_for_each_change_and_the_table_at_its_end() -> None:
+    stream = io.StringIO()
+    shown = PlainGroup(stream)
+    shown.update([view("a"), view("b", "queued", reason="waits for 1 CPU slot")])
+    shown.update([view("a"), view("b", "queued", reason="waits for 1 CPU slot")])
+    shown.update([view("a", "failed", **ENDED), view("b")])
+    shown.closed()
+    shown.closed()
+    lines = stream.getvalue().splitlines()
+    assert [line.replace("-20250102-030405-00ff", "") for line in lines] == [
+        "a: running",
+        "b: queued: waits for 1 CPU slot",
+        "a: failed after 9 s, exit code 4",
+        "reason: rank 0 ended badly",
+        "b: running",
+        "JOB                     STATE    TIME  PROGRESS",
+        "a  failed   9 s   rank 0 ended badly",
+        "b  running  -",
+        "2 jobs: 1 failed, 1 running",
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_group_on_a_terminal_is_a_table_that_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream = Terminal()
+    shown = TerminalGroup(stream)
+    shown.update([view("a"), view("b")])
+    shown.warn("odd")
+    shown.update([view("a", "failed", **ENDED), view("b")])
+    shown.closed()
+    shown.closed()
+    text = stream.getvalue()
+    assert "warning: odd" in text
+    assert text.count("2 jobs: 2 running") >= 1
+    assert "1 failed, 1 running" in text.splitlines()[-1]
+    assert "\x1b[2J" not in text
+
+
+def test_what_has_failed_or_runs_comes_before_what_is_done_where_the_terminal_is_low() -> None:
+    views = [view(f"s{k}", "succeeded") for k in range(5)] + [view("r"), view("f", "failed", **ENDED)]
+    lines = group_lines(views, Progress(), 3)
+    assert [line.split("-")[0] for line in lines[1:-1]] == ["s0", "r", "f"]
+    assert lines[-1] == "7 jobs: 5 succeeded, 1 running, 1 failed"
+
+
+def test_a_state_is_told_with_its_attempt_its_reason_and_the_next_try() -> None:
+    assert state_text(view("a")) == "running"
+    assert state_text(view("a", attempt=2)) == "running (attempt 2)"
+    assert state_text(view("a", "cancelled", reason="cancelled by the user")) == "cancelled by the user"
+    text = state_text(view("a", "restarting", next_try=time.time() + 100.4, reason="attempt 1 hung"))
+    assert text == "restarting, next attempt in 1 min 40 s: attempt 1 hung"
+    assert waiting_text(view("a", "restarting", next_try=5.0), now=7.0) == "now"

@@ -1,0 +1,89 @@
+"""What works, and what is said, while no daemon answers; and submissions that are broken off."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+from launcher.process.sweep import marked
+from tests.launcher.cli.home import Home, eventually, processes_of
+
+QUICK = "print('hello')"
+SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+
+
+def test_reading_works_while_the_daemon_is_down_and_says_so(own_home: Home) -> None:
+    assert own_home.run(own_home.python("done", QUICK)).returncode == 0
+    left = own_home.detached("left", SLEEP)
+    own_home.until(left["id"], lambda view: view.state == "running")
+    assert own_home.call("daemon", "stop").stdout.startswith("stopped; running jobs go on")
+    assert own_home.call("daemon", "stop").stdout == "no daemon ran on this host\n"
+    status = own_home.call("daemon", "status")
+    assert (status.returncode, "no daemon runs" in status.stderr) == (3, True)
+    listed = own_home.call("ls")
+    assert (listed.returncode, "shown is what the record held" in listed.stderr) == (0, True)
+    assert "left-" in listed.stdout
+    assert own_home.call("show", "left").returncode == 0
+    assert own_home.call("logs", "done").stdout == "hello\n"
+    assert own_home.call("events", "done").returncode == 0
+    assert len(processes_of(own_home.dirs)) >= 2, "the job goes on, and none of these commands has started a daemon"
+    assert own_home.run("cancel", "left").returncode == 0
+    assert marked(left["id"]) == []
+    assert own_home.data("daemon", "status")["running"] is True, "cancel has started one"
+
+
+def test_a_daemon_that_cannot_start_is_exit_code_3_and_leaves_nothing(own_home: Home) -> None:
+    own_home.dirs.runtime.mkdir(mode=0o700)
+    own_home.dirs.runtime.chmod(0o755)
+    file = own_home.python("never", QUICK)
+    done = own_home.run(file)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"chmod 700 {own_home.dirs.runtime}" in done.stderr
+    assert not own_home.jobs.exists()
+    assert own_home.call("ls").returncode == 3
+    assert own_home.run(file, "--foreground").returncode == 0
+
+
+def test_an_interrupt_before_the_id_is_known_leaves_nothing(own_home: Home) -> None:
+    first = json.loads(own_home.run(own_home.python("before", QUICK), "--json").stdout)
+    daemon = own_home.pid()
+    os.kill(daemon, signal.SIGSTOP)
+    try:
+        process = own_home.start(own_home.python("broken-off", SLEEP))
+        eventually(lambda: list(own_home.jobs.glob("broken-off-*/plan.json")))
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, "nothing was started" in err) == (130, True)
+    eventually(lambda: all(view.final for view in own_home.client.jobs()))
+    states = {view.name: view.state for view in own_home.client.jobs()}
+    assert states.pop("before") == "succeeded"
+    assert set(states.values()) <= {"cancelled"}
+    assert not any(marked(path.name) for path in own_home.jobs.iterdir())
+    assert first["state"] == "succeeded"
+
+
+def test_two_interrupts_do_not_wait_for_a_daemon_that_hangs(own_home: Home) -> None:
+    own_home.run(own_home.python("before", QUICK))
+    daemon = own_home.pid()
+    os.kill(daemon, signal.SIGSTOP)
+    try:
+        process = own_home.start(own_home.python("impatient", SLEEP))
+        eventually(lambda: list(own_home.jobs.glob("impatient-*/plan.json")))
+        (job,) = own_home.jobs.glob("impatient-*")
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=15)
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    assert process.returncode == 130, err
+    assert not job.exists() or (job / "cancel").exists()
+    eventually(lambda: all(view.final for view in own_home.client.jobs()))
+    assert {view.state for view in own_home.client.jobs(name="impatient")} <= {"cancelled"}
+    assert marked(job.name) == []
