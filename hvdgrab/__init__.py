@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hvdgrab.config import GraBConfig
     from hvdgrab.errors import HvdGrabError
+    from hvdgrab.job import mark_finished
     from hvdgrab.optimizer import GraBOptimizer
     from hvdgrab.sampler import GraBSampler
+    from hvdgrab.server import init
 
 __version__ = "0.1.0"
-__all__ = ["GraBConfig", "GraBOptimizer", "GraBSampler", "HvdGrabError", "__version__"]
+__all__ = ["GraBConfig", "GraBOptimizer", "GraBSampler", "HvdGrabError", "__version__", "init", "mark_finished"]
 
 _HOME = {
     "GraBConfig": "hvdgrab.config",
     "GraBOptimizer": "hvdgrab.optimizer",
     "GraBSampler": "hvdgrab.sampler",
     "HvdGrabError": "hvdgrab.errors",
+    "init": "hvdgrab.server",
+    "mark_finished": "hvdgrab.job",
 }
 
 

@@ -24,6 +24,7 @@ from hvdgrab.coordinator.unit import UnitGradient
 from hvdgrab.errors import ConfigError, UsageError
 from hvdgrab.exit import close_at_exit
 from hvdgrab.horovod import HorovodFace
+from hvdgrab.job import Progress
 from hvdgrab.parameters import ParameterTable
 from hvdgrab.sampler import GraBSampler
 
@@ -85,12 +86,13 @@ class GraBOptimizer(torch.optim.Optimizer):
         config = _with_passes(sampler, passes_per_unit)
         self._table = ParameterTable(optimizer, model, config.layers)
         self._journal = Journal(_metrics_path() if sampler.world.rank == 0 else None, len(sampler), total_epochs)
+        self._progress = Progress() if sampler.world.rank == 0 else None
         self._session = OrderingSession(
             config,
             sampler.book,
             self._table.dimension,
             {**sampler.facts(), "parameters": self._table.digest()},
-            connect or connector(sampler.world),
+            connect or connector(sampler.world, config.communication),
             self._journal,
             end_job,
             self._table.entries[0].parameter.device,
@@ -225,6 +227,8 @@ class GraBOptimizer(torch.optim.Optimizer):
 
     def _on_unit(self, gradient: UnitGradient | None, passes: int) -> None:
         self._session.unit(gradient, passes)
+        if self._progress is not None:
+            self._progress.moved()
         self._journal.add_ordering(self._capture.seconds)
         self._capture.seconds = 0.0
 

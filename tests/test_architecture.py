@@ -14,10 +14,10 @@ import hvdgrab
 from tests.real import ROOT
 
 LEVELS = [
-    {"errors", "config", "gpu"},
+    {"errors", "config", "gpu", "job"},
     {"balance", "compression", "comm", "units", "metrics", "plots"},
     {"coordinator", "report"},
-    {"parameters", "collect", "capture", "horovod", "exit", "sampler", "optimizer"},
+    {"parameters", "collect", "capture", "horovod", "exit", "sampler", "optimizer", "server"},
     {"examples", "bench"},
 ]
 """Rooms of ``hvdgrab``; a room may import from lower levels, and on its own level only what ``BESIDE`` names."""

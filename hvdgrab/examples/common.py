@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from hvdgrab import mark_finished
 from hvdgrab.config import ORDERS, GraBConfig
 from hvdgrab.errors import ConfigError, HvdGrabError, WorldError
 
@@ -168,6 +169,11 @@ class World:
         """One integer of every rank, in rank order."""
         mine = torch.tensor([value], dtype=torch.int64)
         return [value] if self.hvd is None else [int(item) for item in self.hvd.allgather(mine, name=name)]
+
+    def finished(self) -> None:
+        """The result is there: rank 0 tells the launcher."""
+        if self.rank == 0:
+            mark_finished()
 
     def say(self, epoch: int, epochs: int, **figures: float) -> None:
         """Rank 0 prints one line an epoch."""

@@ -121,6 +121,7 @@ def main() -> None:
         optimizer.log(**figures)
         world.say(epoch, args.epochs, train_loss=world.mean("lstm.loss", total, len(loader)), **figures)
     optimizer.close()
+    world.finished()
 
 
 if __name__ == "__main__":
