@@ -31,7 +31,7 @@ _KEPT = (
     "CUDA_VISIBLE_DEVICES",
 )
 _KEPT_PREFIXES = ("HVDGRAB_", "XDG_", "PYTHON", "LC_")
-_READY = b"ready\n"
+_READY = b"ready "
 
 
 def start(dirs: Dirs, seconds: float = START_SECONDS) -> int:
@@ -45,10 +45,10 @@ def start(dirs: Dirs, seconds: float = START_SECONDS) -> int:
     dirs.make()
     read, write = os.pipe()
     try:
-        process = subprocess.Popen(
+        subprocess.run(
             [sys.executable, "-m", "launcher.daemon", "--ready-fd", str(write)],
             cwd="/", env=daemon_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, pass_fds=(write,),
+            start_new_session=True, pass_fds=(write,), check=False,
         )  # fmt: skip
     finally:
         os.close(write)
@@ -56,11 +56,9 @@ def start(dirs: Dirs, seconds: float = START_SECONDS) -> int:
         said = _hear(read, seconds)
     finally:
         os.close(read)
-    if said.endswith(_READY) and _listens(dirs, seconds):
-        return process.pid
-    if process.poll() is None and not said:
-        raise UnreachableError(f"the daemon was not ready within {seconds:.0f} s; its log: {dirs.log}")
-    raise UnreachableError(said.decode("utf-8", "replace").strip() or f"the daemon ended at once; its log: {dirs.log}")
+    if said.startswith(_READY) and _listens(dirs, seconds):
+        return int(said.removeprefix(_READY))
+    raise UnreachableError(said.decode("utf-8", "replace").strip() or f"the daemon did not come up; its log: {dirs.log}")
 
 
 def _listens(dirs: Dirs, seconds: float) -> bool:
@@ -90,7 +88,7 @@ def daemon_environment() -> dict[str, str]:
 def _hear(read: int, seconds: float) -> bytes:
     said = b""
     end = time.monotonic() + seconds
-    while not said.endswith(_READY) and (left := end - time.monotonic()) > 0:
+    while (left := end - time.monotonic()) > 0:
         if select.select([read], [], [], left)[0]:
             part = os.read(read, 4096)
             if not part:
@@ -99,14 +97,15 @@ def _hear(read: int, seconds: float) -> bytes:
     return said
 
 
-def tell(ready_fd: int | None, text: str | None = None) -> None:
-    """Say to whoever started this daemon that it is ready, or why it is not."""
+def tell(ready_fd: int | None, text: str | None = None, pid: int | None = None) -> None:
+    """Say to whoever started this daemon that it, or another one, is ready, or why it is not."""
     if ready_fd is None:
         if text is not None:
             print(f"hvdgrab-launch: {text}", file=sys.stderr)
         return
     try:
-        os.write(ready_fd, _READY if text is None else text.encode("utf-8", "backslashreplace"))
+        ready = _READY + str(pid or os.getpid()).encode("ascii")
+        os.write(ready_fd, ready if text is None else text.encode("utf-8", "backslashreplace"))
         os.close(ready_fd)
     except OSError:
         return  # who started it has gone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from launcher.daemon.context import Context, log
 from launcher.daemon.crash import step
 from launcher.daemon.intake import read_plan
+from launcher.daemon.requeued import by_scheduler, catch_up, corrected
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, UsageError
 from launcher.outcome import AttemptEnd, judge
 from launcher.paths import AttemptPaths, JobPaths
@@ -18,6 +20,7 @@ from launcher.policy import Final, Verdict, decide
 from launcher.process.marks import read_marks
 from launcher.process.sweep import sweep
 from launcher.record import read_events
+from launcher.starters.base import Gone
 from launcher.state import CANCELLED, FAILED, RESTARTING, WAITING
 from launcher.stop import LOST_NODE, Stop
 from launcher.store.rows import Job
@@ -38,12 +41,14 @@ class Ending:
         self._store = context.store
         self._sweep = sweep_job
 
-    def ended(self, job: Job) -> None:
-        """Note the end of a job's attempt, of which its supervisor is gone."""
+    def ended(self, job: Job, gone: Gone | None = None) -> None:
+        """Note the end of a job's attempt, of which its supervisor is gone; ``gone`` may say more."""
+        gone = gone or Gone()
+        job = catch_up(self._store, job)
         attempt = JobPaths(Path(job.dir)).attempt(job.attempt)
         end = AttemptEnd.read(attempt)
         step("end-seen")
-        self._note_end(job, end if end is not None else self._lost(job, attempt))
+        self._note_end(job, corrected(end, gone) if end is not None else self._lost(job, attempt, gone))
 
     def not_started(self, job: Job, reason: str, *, final: bool = False) -> None:
         """Note an attempt that could not be started; ``final`` where another would not either."""
@@ -127,7 +132,7 @@ class Ending:
             log.warning("%s: %s", job.id, error)
             return None
 
-    def _lost(self, job: Job, attempt: AttemptPaths) -> AttemptEnd:
+    def _lost(self, job: Job, attempt: AttemptPaths, gone: Gone) -> AttemptEnd:
         """The end of an attempt whose supervisor is gone without a word, judged by the ranks' marks; nothing of it lives then."""
         plan = self._plan(job)
         marks = read_marks(attempt, plan.ranks if plan is not None else job.ranks)
@@ -153,6 +158,7 @@ class Ending:
             seconds=max(0.0, now - started),
             remaining=tuple(f"{self._context.host}:{pid}" for pid in remaining),
         )
+        end = by_scheduler(end, gone)
         try:
             end.write(attempt)
         except OSError as error:
@@ -171,10 +177,10 @@ def _not_begun(job: Job, attempt: AttemptPaths) -> tuple[str, str]:
     """Cause and reason where what should run the attempt has not even claimed it."""
     if not attempt.job.root.exists():
         return LOST_NODE, _lost_reason(job, attempt)
-    try:
-        lines = (attempt.root / "supervisor.log").read_text("utf-8", "replace").strip().splitlines()
-    except OSError:
-        lines = []
+    lines: list[str] = []
+    for file in (attempt.root / "supervisor.log", attempt.job.logs / "slurm.log"):
+        with contextlib.suppress(OSError):
+            lines += file.read_text("utf-8", "replace").strip().splitlines()
     said = f": {lines[-1][:300]}" if lines else ""
     return "not_started", f"what should run attempt {job.attempt} ended before it began{said}"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from launcher.daemon.context import Context, log
 from launcher.daemon.ending import Ending
 from launcher.daemon.queue import choose
+from launcher.daemon.requeued import catch_up
 from launcher.daemon.starting import Starting
 from launcher.errors import LauncherError
 from launcher.paths import JobPaths
@@ -114,18 +115,19 @@ class Engine:
             self._alive(job, answer)
         elif isinstance(answer, Gone):
             if not self._found_elsewhere(job):
-                self._ended(job)
+                self._ended(job, answer)
         elif job.handle is not None and job.handle.get("kind") == "process" and _attempt_ended(job):
             self._ended(job)  # a process of another host; its last act shows that it has ended
         else:
             self._set(job, UNKNOWN, answer.reason)
 
     def _alive(self, job: Job, answer: Alive) -> None:
+        job = catch_up(self._store, job)
         running = job.state == RUNNING or _has_ranks(job)
         self._set(job, RUNNING if running else STARTING, None if running else answer.detail)
 
-    def _ended(self, job: Job) -> None:
-        self._ending.ended(job)
+    def _ended(self, job: Job, gone: Gone | None = None) -> None:
+        self._ending.ended(job, gone)
         self._asked.pop((job.id, job.attempt), None)
 
     def _found_elsewhere(self, job: Job) -> bool:

@@ -32,6 +32,10 @@ LOG_BYTES, LOG_FILES = 4 << 20, 3
 class AlreadyRunningError(UnreachableError):
     """Another daemon of this user runs on this host."""
 
+    def __init__(self, number: int) -> None:
+        self.pid, version = _holder(number)
+        super().__init__(f"a daemon runs already on this host: process {self.pid}, version {version}")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Be the daemon, in the background; returns the exit code."""
@@ -56,7 +60,7 @@ def run(dirs: Dirs, ready_fd: int | None) -> int:
             _serve(dirs, stack, ready_fd)
     except AlreadyRunningError as error:
         if ready_fd is not None:
-            tell(ready_fd)  # whoever wanted a daemon has one
+            tell(ready_fd, pid=error.pid)  # whoever wanted a daemon has one
             return EXIT_OK
         tell(None, str(error))
         return error.exit_code
@@ -96,8 +100,9 @@ def _serve(dirs: Dirs, stack: contextlib.ExitStack, ready_fd: int | None) -> Non
 def build_starters() -> Mapping[str, Starter]:
     """All ways to start supervisors."""
     from launcher.starters.local import LocalStarter
+    from launcher.starters.slurm import SlurmStarter
 
-    return {"local": LocalStarter()}
+    return {"local": LocalStarter(), "slurm": SlurmStarter()}
 
 
 @contextlib.contextmanager
@@ -112,7 +117,7 @@ def locked(dirs: Dirs) -> Iterator[None]:
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise AlreadyRunningError(f"a daemon runs already on this host{_holder(number)}") from None
+            raise AlreadyRunningError(number) from None
         os.ftruncate(number, 0)
         os.pwrite(number, json.dumps({"pid": os.getpid(), "version": hvdgrab.__version__}).encode("ascii"), 0)
         yield
@@ -120,12 +125,13 @@ def locked(dirs: Dirs) -> Iterator[None]:
         os.close(number)
 
 
-def _holder(number: int) -> str:
+def _holder(number: int) -> tuple[int, str]:
+    """Process id and version of who holds the lock; 0 where it has not said so yet."""
     try:
         data = json.loads(os.pread(number, 4096, 0))
-        return f": process {data['pid']}, version {data['version']}"
+        return int(data["pid"]), str(data["version"])
     except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        return 0, "unknown"
 
 
 def _log_to(dirs: Dirs, *, also_stderr: bool) -> None:

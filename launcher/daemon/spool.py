@@ -1,8 +1,8 @@
 """The spool: a YAML file that is put into the directory becomes a job.
 
 A file is taken when it has not changed for a while, so that it may be written slowly; names that begin with a dot are passed
-over, so that it may be moved into place.  What was taken lies in ``done/``, what was refused in ``refused/`` with the reason beside
-it.
+over, so that it may be moved into place.  What was taken lies in ``done/``, what was refused in ``refused/`` with the reason
+beside it.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "r.sqlite")
     job = example(
         priority=-3, depends_on=("a", "b"), group_name="g", cpus=3, gpus=1, gpu_ids=("0",), exit_code=9, reason="wörter",
-        started=2.0, finished=3.0, attempt=4, attempts=3, first_attempt=2, handle={"kind": "process", "pid": 1}, next_try=5.0, delay=1.0,
+        started=2.0, finished=3.0,
+        attempt=4, attempts=3, first_attempt=2, handle={"kind": "process", "pid": 1}, next_try=5.0, delay=1.0,
         excluded=("n1",), cancel=True, closed=True,
     )  # fmt: skip
     with store.transaction() as record:
