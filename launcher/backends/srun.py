@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from launcher.backends.base import flags_of, idle_environment, placement, wrapper_command
@@ -32,10 +33,10 @@ class SrunBackend(ProcessBackend):
     def start(self, plan: Plan, attempt: AttemptPaths) -> int:
         """Look at the allocation that this process stands in, find a way, and start."""
         here, way = resolve(plan, os.environ)
-        attempt.job.backend_log.parent.mkdir(parents=True, exist_ok=True)
-        with attempt.job.backend_log.open("ab") as log:
+        pid = super().start(here, attempt)
+        with suppress(OSError), attempt.job.backend_log.open("ab") as log:
             log.write(f"hvdgrab-launch: ranks are started by {way.program}: {way.reason}\n".encode())
-        return super().start(here, attempt)
+        return pid
 
 
 class SlurmBackend(SrunBackend):

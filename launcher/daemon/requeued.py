@@ -1,4 +1,4 @@
-"""Attempts that a job's own batch script has begun, because SLURM put the job back into its queue, and what SLURM says of ends."""
+"""Attempts that a job's own batch script has begun, because SLURM put the job back, and what SLURM says of ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launcher.store.rows import Job
 
 
 def catch_up(store: Store, job: Job) -> Job:
-    """The job at the newest attempt that was begun, with the ends of those before in the record.  Only SLURM begins any by itself."""
+    """The job at the newest attempt that was begun, with the ends of those before in the record; only SLURM begins any."""
     if job.starter != "slurm":
         return job
     paths = JobPaths(Path(job.dir))
