@@ -12,7 +12,7 @@ from launcher.process import tree
 from launcher.process.group import ProcessGroup
 from launcher.process.output import Output
 from launcher.process.supervisor import VARIABLE, own_name
-from launcher.process.sweep import end, marked
+from launcher.process.sweep import end, family
 from launcher.process.task import own_variables
 from launcher.remote_shell import PYTHON_VARIABLE
 
@@ -79,7 +79,7 @@ class ProcessBackend:
         assert self._attempt is not None
         own = [entry for entry in tree.descendants(os.getpid()) if entry.pid not in self._before]
         known = {entry.pid for entry in own}
-        return own + [entry for entry in marked(self._attempt.job.id, self._attempt.number) if entry.pid not in known]
+        return own + [entry for entry in family(self._attempt.job.id, self._attempt.number) if entry.pid not in known]
 
 
 def starting_environment(plan: Plan, attempt: AttemptPaths) -> dict[str, str]:

@@ -28,6 +28,16 @@ def marked(job_id: str, attempt: int | None = None) -> list[tree.Entry]:
     return [entry for entry in tree.marked(wanted, known) if entry.pid not in waiting]
 
 
+def family(job_id: str, attempt: int | None = None) -> list[tree.Entry]:
+    """The same with all that descends from them: a wrapper holds what has dropped its mark, and must not be ended before it."""
+    known = tree.table()
+    waiting = _ancestors(known)
+    found = {entry.pid: entry for entry in marked(job_id, attempt)}
+    for entry in list(found.values()):
+        found.update({below.pid: below for below in tree.descendants(entry.pid, known) if below.pid not in waiting})
+    return list(found.values())
+
+
 def _ancestors(known: dict[int, tree.Entry]) -> set[int]:
     found: set[int] = set()
     pid = os.getpid()
@@ -49,7 +59,7 @@ def sweep(job_id: str, grace: float, deadline: float = 10.0, attempt: int | None
     Returns:
         How many were found, and the ids of those that still live.
     """
-    return end(lambda: marked(job_id, attempt), grace, deadline)
+    return end(lambda: family(job_id, attempt), grace, deadline)
 
 
 def end(search: Callable[[], list[tree.Entry]], grace: float, deadline: float = 10.0) -> tuple[int, list[int]]:
