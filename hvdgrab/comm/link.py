@@ -65,10 +65,10 @@ class MPILink:
 
     Args:
         comm: nobody else may use it.
-        chunk_bytes: most bytes of one MPI message.
+        chunk_bytes: most bytes of one MPI message; the same at all ends.
     """
 
-    def __init__(self, comm: MPI.Intracomm, chunk_bytes: int = _CHUNK_BYTES) -> None:
+    def __init__(self, comm: MPI.Comm, chunk_bytes: int = _CHUNK_BYTES) -> None:
         from mpi4py import MPI
 
         self._mpi, self._comm, self._chunk = MPI, comm, chunk_bytes

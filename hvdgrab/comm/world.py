@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from hvdgrab.comm.communicator import Communicator
+from hvdgrab.comm.link import ServedCommunicator
 from hvdgrab.comm.serial import SerialCommunicator
+from hvdgrab.comm.split import split_off
+from hvdgrab.config import CommunicationConfig
 from hvdgrab.errors import WorldError
 
 _LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -45,7 +48,7 @@ def find_world(environment: Mapping[str, str] = os.environ) -> World:
         WorldError: the launcher started several processes but Horovod is not initialised, runs on Gloo, is elastic, or counts
         other ranks.
     """
-    expected = launched_size(environment)
+    expected = launched_size(environment) - (0 if split_off() is None else 1)
     hvd = initialized_horovod()
     if hvd is None:
         if expected > 1:
@@ -82,14 +85,19 @@ def launched_size(environment: Mapping[str, str]) -> int:
     return 1
 
 
-def connector(world: World) -> Callable[[], Communicator]:
+def connector(world: World, settings: CommunicationConfig | None = None) -> Callable[[], Communicator]:
     """How this process' communication thread gets its communicator; checks what can be checked alone first.
+
+    Args:
+        world: the ranks.
+        settings: how payloads travel.
 
     Raises:
         WorldError: mpi4py is missing, MPI offers no THREAD_MULTIPLE, counts other ranks, or two MPI libraries are loaded.
     """
+    split = split_off()
     if world.size == 1:
-        return SerialCommunicator
+        return SerialCommunicator if split is None else lambda: ServedCommunicator(SerialCommunicator(), split.link())
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -100,9 +108,10 @@ def connector(world: World) -> Callable[[], Communicator]:
     check_mpi(MPI, world)
 
     def connect() -> Communicator:
-        from hvdgrab.comm.mpi import MPICommunicator
+        from hvdgrab.comm.opening import open_communicator
 
-        return MPICommunicator(MPI.COMM_WORLD)
+        ranks = open_communicator(MPI.COMM_WORLD if split is None else split.training, settings or CommunicationConfig())
+        return ranks if split is None else ServedCommunicator(ranks, split.link())
 
     return connect
 
@@ -115,7 +124,9 @@ def check_mpi(mpi: Any, world: World) -> None:
             f"rank {world.rank}: two MPI libraries are loaded, {' and '.join(libraries)}: mpi4py and Horovod must be built "
             "against the same one"
         )
-    size, rank = mpi.COMM_WORLD.Get_size(), mpi.COMM_WORLD.Get_rank()
+    split = split_off()
+    ranks = mpi.COMM_WORLD if split is None else split.training
+    size, rank = ranks.Get_size(), ranks.Get_rank()
     if (size, rank) != (world.size, world.rank):
         raise WorldError(
             f"Horovod says rank {world.rank} of {world.size}, mpi4py says rank {rank} of {size}: they use different MPI "

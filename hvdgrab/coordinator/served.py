@@ -101,7 +101,7 @@ class ServedCoordinator(PayloadState):
         """
         link = _link(communicator)
         link.send(link.server, row_of(Ask.GREET), np.frombuffer(json.dumps(self._greeting).encode(), dtype=np.uint8))
-        answer = link.receive(link.server).body.tobytes().decode()
+        answer = _answer(link, Ask.GREET).tobytes().decode()
         if answer:
             raise WorldError(answer)
 
@@ -116,7 +116,7 @@ class ServedCoordinator(PayloadState):
         """See `Coordinator.finish`: only the sign bits travel back, which are counted here."""
         link = _link(communicator)
         link.send(link.server, row_of(Ask.END, end))
-        body = link.receive(link.server).body
+        body = _answer(link, Ask.END)
         self.bytes_sent += body.size
         return unpack_signs(body, self.signs.shape)
 
@@ -126,7 +126,7 @@ class ServedCoordinator(PayloadState):
             return self.signs.copy(), None
         link = _link(communicator)
         link.send(link.server, row_of(Ask.STATE, epoch=epoch))
-        state = unpack(link.receive(link.server).body)
+        state = unpack(_answer(link, Ask.STATE))
         signs: Signs = state["signs"]
         return signs, state["balance"]
 
@@ -141,6 +141,14 @@ class ServedCoordinator(PayloadState):
 def take_leave(link: Link) -> None:
     """Tell the server that this process ends."""
     link.send(link.server, row_of(Ask.LEAVE), EMPTY)
+
+
+def _answer(link: Link, ask: Ask) -> Body:
+    """The server's answer, without those that a session before this one did not wait for."""
+    while True:
+        message = link.receive(link.server)
+        if message.row[0] == ask:
+            return message.body
 
 
 def _link(communicator: Communicator) -> Link:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from hvdgrab.comm.communicator import Communicator
+from hvdgrab.comm.link import ServedCommunicator, ThreadLink, thread_links
 from hvdgrab.comm.threads import ThreadCommunicator, run_ranks
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator.book import OrderBook
 from hvdgrab.coordinator.journal import Journal
+from hvdgrab.coordinator.served import take_leave
+from hvdgrab.coordinator.service import Service
 from hvdgrab.coordinator.session import OrderingSession
 
 FACTS = {"examples": 0, "units": 0, "dealing": "", "parameters": ""}
@@ -25,7 +29,7 @@ FACTS = {"examples": 0, "units": 0, "dealing": "", "parameters": ""}
 class Rank:
     """One simulated rank; ``epoch`` drives it."""
 
-    communicator: ThreadCommunicator
+    communicator: Communicator
     config: GraBConfig
     gradients: NDArray[np.float32]
     """(n, d): of this rank's units; the same in every epoch."""
@@ -64,19 +68,58 @@ class Rank:
         return seen
 
 
-def simulate(
-    gradients: NDArray[np.float32], work: Callable[[Rank], Any], timeout: float = 60.0, **settings: Any
-) -> list[Any]:
-    """Run ``work`` on every rank of gradients (W, n, d) and return its results in rank order; sessions are closed afterwards."""
-    config = GraBConfig(**{"compression": "none", **settings})
+def simulate(gradients: NDArray[np.float32], work: Callable[[Rank], Any], timeout: float = 60.0, **settings: Any) -> list[Any]:
+    """Run ``work`` on every rank of gradients (W, n, d) and return its results in rank order; sessions are closed afterwards.
+
+    With ``coordinator="server"`` a further thread serves.
+    """
+    whole = {**({} if settings.get("coordinator") == "sharded" else {"compression": "none"}), **settings}
+    config = GraBConfig(**whole)
 
     def on_rank(communicator: ThreadCommunicator) -> Any:
-        rank = Rank(communicator, config, np.ascontiguousarray(gradients[communicator.rank]))
+        link = None if ends is None else ends[communicator.rank]
+        rank = Rank(communicator if link is None else ServedCommunicator(communicator, link), config, own(communicator.rank))
         result = work(rank)
         assert rank.session.close(timeout=timeout)
+        if link is not None:
+            take_leave(link)
         return result
 
+    def own(rank: int) -> NDArray[np.float32]:
+        return np.ascontiguousarray(gradients[rank])
+
     before = threading.active_count()
-    results = run_ranks(len(gradients), on_rank, timeout)
+    with serving(len(gradients)) if config.coordinator == "server" else contextlib.nullcontext() as ends:
+        results = run_ranks(len(gradients), on_rank, timeout)
     assert threading.active_count() <= before + 1, "a communication thread outlived its session"
     return results
+
+
+@contextlib.contextmanager
+def serving(ranks: int) -> Iterator[list[ThreadLink]]:
+    """A server thread, and the links of ``ranks`` ranks to it; raises what the server raised."""
+    *ends, link = thread_links(ranks)
+    raised: list[BaseException] = []
+
+    def serve() -> None:
+        try:
+            Service(link).run()
+        except BaseException as error:
+            raised.append(error)
+            for end in ends:
+                end.cancel()
+
+    thread = threading.Thread(target=serve, name="server", daemon=True)
+    thread.start()
+    try:
+        yield ends
+    except BaseException as error:
+        link.cancel()
+        thread.join(10.0)
+        if raised and not raised[0].args[0].endswith("is closed"):
+            raise raised[0] from error
+        raise
+    thread.join(10.0)
+    assert not thread.is_alive(), "the server goes on though all ranks have left"
+    if raised:
+        raise raised[0]

@@ -90,7 +90,10 @@ class Ranks:
                 hvd.init(process_sets=[self.part] if self.part else None)
             from mpi4py import MPI
 
-            self.hvd, self.comm = hvd, MPI.COMM_WORLD.Dup()
+            from hvdgrab.comm.split import split_off
+
+            split = split_off()  # a server takes part in nothing that the ranks do among themselves
+            self.hvd, self.comm = hvd, (MPI.COMM_WORLD if split is None else split.training).Dup()
             self.rank, self.size = hvd.rank(), hvd.size()
             assert self.size == world, f"Horovod counts {self.size} ranks, {world} were started"
 

@@ -1,0 +1,93 @@
+"""Started by mpirun, with the way to communicate: every check of `tests.coordinator.checks` with every coordinator.
+
+For the server the last rank serves the others.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hvdgrab.comm.communicator import broadcast_bytes, gather_bytes
+from hvdgrab.comm.link import MPILink, ServedCommunicator
+from hvdgrab.comm.mpi import MPICommunicator
+from hvdgrab.comm.opening import open_communicator
+from hvdgrab.config import CommunicationConfig, GraBConfig
+from hvdgrab.coordinator.served import take_leave
+from hvdgrab.coordinator.service import Service
+from tests.coordinator.checks import CHECKS, COORDINATORS
+from tests.coordinator.simulate import Rank
+
+WORLD = MPI.COMM_WORLD
+CHUNK = 1000
+"""Bytes of a message to the server: several make a payload."""
+
+
+def run(check: Any, coordinator: str, connect: Any) -> Any:
+    made: list[Rank] = []
+
+    def make(gradients: Any, **settings: Any) -> Rank:
+        dense = {} if coordinator == "sharded" else {"compression": "none"}
+        config = GraBConfig(**{**dense, "coordinator": coordinator, **settings})
+        ranks = connect()
+        made.append(Rank(ranks, config, gradients[ranks.rank]))
+        return made[-1]
+
+    result = check(SIZE, make)
+    assert all(rank.session.close() for rank in made), "a session did not end"
+    return result
+
+
+def outcome_of(coordinator: str, check: Any, connect: Any) -> tuple[str, Any]:
+    try:
+        return "", run(check, coordinator, connect)
+    except Exception:
+        return traceback.format_exc(), None
+
+
+results: dict[str, list[str]] = {}
+
+
+def note(name: str, outcome: tuple[str, Any], ranks: MPICommunicator) -> None:
+    """Collect what a check came to on all ranks, on rank 0; without a wait that takes the processor from the others."""
+    everyone = gather_bytes(ranks, json.dumps(outcome).encode())
+    broadcast_bytes(ranks, b"")
+    if everyone is not None:
+        outcomes = [json.loads(one) for one in everyone]
+        texts = [text for text, _ in outcomes if text]
+        differ = [] if texts or all(one == outcomes[0] for one in outcomes) else ["the ranks' results differ"]
+        results[name] = texts or differ
+
+
+def kept(communicator: Any) -> Any:
+    """One communicator for many sessions: they do not close it."""
+    communicator.close = lambda: None
+    return communicator
+
+
+SIZE = WORLD.Get_size()
+HOW = CommunicationConfig(algorithm=sys.argv[1])  # type: ignore[arg-type]
+everybody = MPICommunicator(WORLD)
+ranks = kept(open_communicator(WORLD, HOW))
+for coordinator in COORDINATORS:
+    if coordinator != "server":
+        for check in CHECKS:
+            note(f"{coordinator}-{check.__name__}", outcome_of(coordinator, check, lambda: ranks), everybody)
+SERVES, SIZE = WORLD.Get_rank() == SIZE - 1, SIZE - 1
+training, meeting = WORLD.Split(MPI.UNDEFINED if SERVES else 0, WORLD.Get_rank()), WORLD.Dup()
+if SERVES:
+    Service(MPILink(meeting, CHUNK)).run()
+else:
+    trainers, ranks = MPICommunicator(training), kept(open_communicator(training, HOW))
+    for check in CHECKS:
+        outcome = outcome_of("server", check, lambda: ServedCommunicator(ranks, MPILink(meeting, CHUNK)))
+        note(f"server-{check.__name__}", outcome, trainers)
+    take_leave(MPILink(meeting, CHUNK))
+everybody.broadcast(np.zeros(1), 0)
+if WORLD.Get_rank() == 0:
+    json.dump(results, sys.stdout)
