@@ -107,6 +107,14 @@ def _horovod_name(value: str) -> str:
     return name
 
 
+def once_each(value: Any) -> Any:
+    """The mapping, if no variable of Horovod is in it under both its names.  Raises ValueError."""
+    for name in value if isinstance(value, dict) else ():
+        if isinstance(name, str) and f"HOROVOD_{name}" in value:
+            raise ValueError(f"{name} and HOROVOD_{name} are the same: remove one of the two")
+    return value
+
+
 def _some(values: Sequence[Any]) -> dict[str, Any]:
     return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}], "examples": list(values)}
 

@@ -103,7 +103,7 @@ def _tree(text: str, source: str, overrides: Sequence[str]) -> Node:
     if not isinstance(root.content, dict):
         raise SpecError([Problem(source, root.line, "", "a job is a mapping of settings, such as `command: python train.py`")])
     for override in overrides:
-        root = apply(root, override, (*LITERAL, *LITERAL_OR_NULL))
+        root = apply(root, override, LITERAL, LITERAL_OR_NULL)
     return root
 
 

@@ -12,7 +12,7 @@ SHORT_FORMS = {"grab.compression": "kind", "grab.reorder": "every"}
 """Sections that a single value may stand for, and the setting that it means."""
 
 
-def apply(root: Node, option: str, literal: Sequence[str]) -> Node:
+def apply(root: Node, option: str, literal: Sequence[str], nullable: Sequence[str] = ()) -> Node:
     """A new tree in which the option's setting is replaced or added.
 
     The text after ``=`` is read as YAML; under the paths of ``literal`` it is taken as it stands, except that a list in
@@ -22,6 +22,7 @@ def apply(root: Node, option: str, literal: Sequence[str]) -> Node:
         root: the document's tree; left unchanged.
         option: ``a.b=c``.
         literal: paths whose values are text.
+        nullable: the same, but ``null`` and ``~`` mean that there is none.
 
     Raises:
         SpecError: naming the option.
@@ -33,7 +34,13 @@ def apply(root: Node, option: str, literal: Sequence[str]) -> Node:
         raise _wrong(source, "", "must look like a.b=value")
     if len(keys) > MAX_DEPTH:
         raise _wrong(source, "", f"more than {MAX_DEPTH} levels deep")
-    return put(root, path, _leaf(path, text, source, literal))
+    if text in ("null", "~") and _below(path, nullable):
+        return put(root, path, Node(text, None, source, plain=True))
+    return put(root, path, _leaf(path, text, source, (*literal, *nullable)))
+
+
+def _below(path: str, names: Sequence[str]) -> bool:
+    return any(path == name or path.startswith(name + ".") for name in names)
 
 
 def put(root: Node, path: str, leaf: Node) -> Node:
@@ -50,8 +57,7 @@ def _wrong(source: str, path: str, message: str) -> SpecError:
 
 
 def _leaf(path: str, text: str, source: str, literal: Sequence[str]) -> Node:
-    is_literal = any(path == name or path.startswith(name + ".") for name in literal)
-    if is_literal and not text.lstrip().startswith(("[", "{")):
+    if _below(path, literal) and not text.lstrip().startswith(("[", "{")):
         return Node(text, None, source)
     if not text.strip():
         return Node("", None, source, plain=True)

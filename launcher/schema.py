@@ -47,7 +47,7 @@ def document() -> Schema:
         section = _definition(_at(schema, path.split("."), definitions), definitions)
         _allow(_at(schema, path.split("."), definitions), dict(section["properties"][key]))
     properties = schema["properties"]
-    properties["command"] = {**_described(properties["command"]), "anyOf": [{"type": "string"}, _list_of({"type": _TEXT})]}
+    properties["command"] = {**_described(properties["command"]), "anyOf": [{"type": _TEXT}, _list_of({"type": _TEXT})]}
     for path in ONE_OR_MORE:
         node = _at(schema, path.split("."), definitions)
         words = _described(node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from launcher.fields import (
     Argument,
@@ -22,6 +22,7 @@ from launcher.fields import (
     Word,
     WordList,
     at_key,
+    once_each,
 )
 from launcher.quantities import Duration, Size
 
@@ -114,7 +115,7 @@ class NetworkSettings(Section):
     nccl_ib_disable: bool | None = None
     nccl_socket_ifname: WordList | None = None
     nccl_debug: Literal["VERSION", "WARN", "INFO", "TRACE"] | None = None
-    horovod: dict[HorovodName, VariableValue] = {}
+    horovod: Annotated[dict[HorovodName, VariableValue], BeforeValidator(once_each)] = {}
     """Horovod's own variables, with or without ``HOROVOD_`` in front."""
 
 

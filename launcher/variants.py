@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.document import Node
-from launcher.errors import SpecError
+from launcher.errors import Problem, SpecError
 from launcher.overrides import put
 from launcher.paths import NAME_PATTERN
 from launcher.spec import Spec
-from launcher.variant_names import label
+from launcher.variant_names import SHORT_PATHS, label
 
 MAX_NAME = int(NAME_PATTERN.rpartition(",")[2].rstrip("}")) + 1
 
@@ -81,9 +81,15 @@ def _tree(spec: Spec, root: Node, variant: Variant, group: str) -> Node:
         raise SpecError([spec.problem("variants", message)])
     settings = {**variant.values, "name": name, "group": group, "variants": {}}
     for path, value in settings.items():
-        place = spec.problem(f"variants.{path}", "")
+        place = _place(spec, path)
         root = put(root, path, node_of(value, place.source, place.line))
     return root
+
+
+def _place(spec: Spec, path: str) -> Problem:
+    """Where the values of a setting stand: under its path, or under its short name."""
+    short = next((name for name, full in SHORT_PATHS.items() if full == path), path)
+    return min((spec.problem(f"variants.{name}", "") for name in (path, short)), key=lambda place: -(place.line or 0))
 
 
 def node_of(value: Any, source: str, line: int | None) -> Node:
