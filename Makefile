@@ -11,6 +11,8 @@ GPU    ?=
 MPI    ?=
 # 1: forget the cached mpi4py and Horovod wheels.
 REBUILD ?=
+# Processes that make test runs tests in; each may start jobs of up to 4 ranks.
+WORKERS ?= 2
 # Passed on to pytest, as in make test ARGS="-k order".
 ARGS   ?=
 
@@ -18,11 +20,11 @@ BOOTSTRAP = py=$$(sh launcher/bootstrap/find_python.sh "$(PYTHON)" "$(VENV)") &&
 OPTIONS   = --venv "$(VENV)" --torch "$(TORCH)" --torch-index "$(TORCH_INDEX)" --gpu "$(GPU)" --mpi "$(MPI)" $(if $(filter 1 yes true,$(REBUILD)),--rebuild)
 BIN       = PATH="$(abspath $(VENV))/bin:$$PATH"
 
-.PHONY: help setup setup-test quickstart test soak lint clean
+.PHONY: help setup setup-test quickstart test soak lint slurm-up slurm-down clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
-	@echo 'Options, with defaults: VENV=.venv PYTHON= TORCH= TORCH_INDEX= GPU= MPI= REBUILD= JOBS= ARGS= (see the head of the Makefile).'
+	@echo 'Options, with defaults: VENV=.venv PYTHON= TORCH= TORCH_INDEX= GPU= MPI= REBUILD= WORKERS=2 JOBS= ARGS= (see the head of the Makefile).'
 
 setup: ## the environment: torch, MPI, mpi4py and Horovod built against it, hvdgrab
 	@$(BOOTSTRAP) setup $(OPTIONS)
@@ -36,7 +38,7 @@ setup-test:
 test: setup-test ## the environment, then ruff, mypy and pytest (ARGS="-k name")
 	$(BIN) ruff check .
 	$(BIN) mypy
-	$(BIN) python -m pytest $(ARGS)
+	$(BIN) python -m pytest -n $(WORKERS) $(ARGS)
 
 soak: setup-test ## the environment, then the tests' full counts (minutes)
 	$(BIN) python -m pytest -m soak $(ARGS)

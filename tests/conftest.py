@@ -1,14 +1,32 @@
-"""The tests' daemon is never the user's: it keeps its things in a directory of its own, and ends with the tests."""
+"""What holds for all tests: which run in one process where there are several, and that their daemon is never the user's."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+
+class Together(LoadScopeScheduling):  # type: ignore[misc]
+    """With ``-n 2``: a file's tests run in one process, since they share what is dear to start."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        """All tests of a real cluster; each number of real ranks by itself; else a file."""
+        file = nodeid.split("::")[0]
+        if file.startswith("tests/slurm/"):
+            return "tests/slurm"
+        world = re.search(r"-(no|\d+)-ranks?\]$", nodeid)
+        return file if world is None else f"{file}{world[0]}"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together:
+    return Together(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
