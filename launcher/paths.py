@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,7 +203,7 @@ def new_id(name: str, now: float | None = None, salt: str | None = None) -> str:
         salt: the last four characters; by default random.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    return f"{name}-{stamp}-{salt or secrets.token_hex(2)}"
+    return f"{name}-{stamp}-{salt or os.urandom(2).hex()}"
 
 
 def jobs_root(option: str | None) -> Path:

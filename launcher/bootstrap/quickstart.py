@@ -28,17 +28,19 @@ def run_quickstart(setup: Callable[[], int], venv: Path, root: Path, environ: Ma
     print(f"\nrunning {JOB}", flush=True)
     before = set(job_directories(root))
     path = os.pathsep.join([str(venv / "bin"), environ.get("PATH", "")])
-    code = run_job([str(venv / "bin" / "hvdgrab-launch"), JOB], root, {**environ, "PATH": path})
+    program = str(venv / "bin" / "hvdgrab-launch")
+    code = run_job([program, JOB], root, {**environ, "PATH": path})
     ended = time.monotonic()
     fresh = [path for path in job_directories(root) if path not in before]
     if code == 0:
         print("\nresults: " + (str(fresh[-1]) if fresh else "in the directory that is named above"))
-    print(f"wall time: set-up {ready - started:.0f} s, job {ended - ready:.0f} s", flush=True)
+    print(f"wall time: set-up {ready - started:.0f} s, job {ended - ready:.0f} s")
+    print(f"The launcher's daemon waits for further jobs; `{program} daemon stop` ends it.", flush=True)
     return code
 
 
 def run_job(argv: list[str], root: Path, environ: Mapping[str, str]) -> int:
-    """Run the job in the foreground. Ctrl-C reaches the launcher too, which stops the ranks: its end is waited for."""
+    """Submit the job and follow it. Ctrl-C reaches the launcher too, which says how to come back: its end is waited for."""
     # A handler and not `except KeyboardInterrupt`: the key may come before the process is there to be waited for.  What is run
     # starts with the default again.
     before = signal.signal(signal.SIGINT, lambda *_: None)

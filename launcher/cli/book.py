@@ -109,6 +109,8 @@ def _read() -> list[JobView]:
     record = read_record_offline()
     if record.owner not in (None, "unknown", socket.gethostname()):
         complain(f"the record belongs to the daemon on {record.owner}; shown is what that one last noted")
+    elif not reason.startswith("no daemon runs"):
+        complain(f"{reason}; shown is what the record holds")
     elif any(not view.final for view in record.views):
         complain(f"{reason}; shown is what the record held when the last one ended")
     return list(record.views)

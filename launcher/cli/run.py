@@ -43,7 +43,7 @@ def schema() -> int:
     """Print the JSON schema of a job's YAML; returns the exit code."""
     from launcher.schema import text
 
-    print(text())
+    print(text(), end="")
     return EXIT_OK
 
 

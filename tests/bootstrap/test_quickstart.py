@@ -29,6 +29,7 @@ def test_the_job_runs_in_the_checkout_and_its_directory_is_named(tmp_path: Path,
     assert f"configs/quickstart.yaml in {tmp_path}" in out
     assert f"results: {tmp_path / 'jobs' / 'new'}" in out
     assert "wall time: set-up 0 s, job " in out
+    assert f"`{venv}/bin/hvdgrab-launch daemon stop` ends it" in out
 
 
 def test_the_jobs_exit_code_is_the_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -77,8 +77,8 @@ def test_a_terminal_shows_a_moving_bar_and_keeps_the_epochs(home: Home, options:
 def view(name: str, state: str = "running", **changes: Any) -> JobView:
     values: dict[str, Any] = {
         "id": f"{name}-20250102-030405-00ff", "name": name, "state": state, "exit_code": None, "dir": f"/jobs/{name}",
-        "reason": None, "submitted": 0.0, "started": None, "finished": None, "seconds": None, "ranks": 1, "backend": "local", "attempt": 1,
-        "attempts": 0, "group": "g", "priority": 0, "owner": "here", "next_try": None,
+        "reason": None, "submitted": 0.0, "started": None, "finished": None, "seconds": None, "ranks": 1, "backend": "local",
+        "attempt": 1, "attempts": 0, "group": "g", "priority": 0, "owner": "here", "next_try": None,
     }  # fmt: skip
     return JobView(**{**values, **changes})
 

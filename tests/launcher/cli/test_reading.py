@@ -1,0 +1,151 @@
+"""Commands that only read: what they make of records, logs and events."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.cli import book, daemon, events, listing, logs
+from launcher.cli.book import Listed
+from launcher.cli.main import main
+from launcher.cli.table import painted, table
+from launcher.client import JobView
+from launcher.errors import UnreachableError, UsageError
+from launcher.offline import OfflineRecord
+from launcher.paths import JobPaths
+from launcher.record import EventLog, own_identity
+from tests.launcher.cli.test_views import view
+
+LOG = b"one\n=== attempt 2, 2026-11-29 21:00:00, node-1 ===\ntwo\ntwo\n=== attempt 4, 2026-11-29 22:00:00, node-1 ===\nfour\n"
+
+
+@pytest.fixture
+def no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("STATE", "RUNTIME", "JOBS"):
+        monkeypatch.setenv(f"HVDGRAB_{name}", str(tmp_path / name.lower()))
+    return tmp_path
+
+
+def record_of(monkeypatch: pytest.MonkeyPatch, owner: str | None, *views: JobView) -> None:
+    monkeypatch.setattr(book, "read_record_offline", lambda: OfflineRecord(views, owner))
+
+
+def test_the_host_that_owns_the_record_is_named(
+    no_daemon: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record_of(monkeypatch, "login2", view("a"))
+    assert main(["ls", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "hvdgrab-launch: the record belongs to the daemon on login2; shown is what that one last noted\n"
+    assert json.loads(out)[0]["name"] == "a"
+
+
+def test_nothing_is_said_where_all_that_is_recorded_has_ended(
+    no_daemon: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record_of(monkeypatch, socket.gethostname(), view("a", "succeeded", exit_code=0))
+    assert main(["ls"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_daemon_that_is_sick_is_said_and_the_record_read(
+    no_daemon: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def sick(start: bool) -> None:
+        raise UnreachableError("the daemon has not answered for 30 s; its log: /x")
+
+    monkeypatch.setattr(book.Client, "connect", sick)
+    record_of(monkeypatch, None, view("a", "succeeded", exit_code=0))
+    assert main(["show", "a", "--json"]) == 0
+    assert "has not answered for 30 s" in capsys.readouterr().err
+
+
+def foreground_job(root: Path, job_id: str) -> JobPaths:
+    job = JobPaths(root / "jobs" / job_id)
+    job.create()
+    EventLog(job).add("submitted", ranks=2, backend="mpirun", **own_identity())
+    return job
+
+
+def test_jobs_of_the_record_and_of_the_directory_stand_in_one_list_each_once(
+    no_daemon: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreground_job(no_daemon, "x-20250102-030405-00ff")
+    foreground_job(no_daemon, view("a").id)
+    record_of(monkeypatch, None, view("a", "failed", exit_code=4))
+    assert main(["ls", "--json"]) == 0
+    jobs = {job["name"]: (job["state"], job["recorded"]) for job in json.loads(capsys.readouterr().out)}
+    assert jobs == {"a": ("failed", True), "x": ("starting", False)}
+    assert main(["ls", "--state", "failed,queued", "--json"]) == 0
+    assert [job["name"] for job in json.loads(capsys.readouterr().out)] == ["a"]
+    assert main(["ls", "--group", "g", "--state", "queued"]) == 0
+    assert capsys.readouterr().out.startswith("no jobs of that kind")
+
+
+def test_a_row_says_what_is_special(no_daemon: Path) -> None:
+    def note(kept: bool = True, **changes: Any) -> str:
+        return listing.row(Listed(view("a", **changes), kept))[-1]
+
+    assert note(owner=socket.gethostname()) == ""
+    assert note(owner="login2", reason="waits\nfor\x1b[2J slots") == "by login2; waits for slots"
+    assert note(kept=False) == "foreground"
+    assert note(state="restarting", next_try=1.0, owner="") == "next attempt now"
+    assert listing.row(Listed(view("a", seconds=3700.0, exit_code=0, ranks=4), True))[2:7] == ("0", "1", "4", "-", "1 h 1 min")
+
+
+def test_colours_are_for_terminals_and_touch_the_state_alone() -> None:
+    heading, line = table([("ID", "STATE", "NOTE"), ("failed-1", "failed", "failed")])
+    assert heading == "ID        STATE   NOTE"
+    assert painted(line, "failed") == "failed-1  \x1b[31mfailed\x1b[0m  failed"
+    assert painted(line, "queued") == line
+
+
+@pytest.mark.parametrize(("attempt", "text"), [(1, b"one\n"), (2, b"two\ntwo\n"), (4, b"four\n")])
+def test_the_part_of_an_attempt(attempt: int, text: bytes) -> None:
+    assert logs.section(LOG, attempt) == text
+
+
+def test_an_attempt_that_wrote_nothing_is_named_with_those_that_did() -> None:
+    with pytest.raises(UsageError, match="attempt 3 of j has written nothing here; there are: 1, 2, 4"):
+        logs.section(LOG, 3, "j")
+    assert logs.section(b"x\nno === attempt 2, 2026-11-29 21:00:00, h ===\n", 1).endswith(b"h ===\n"), "only whole lines separate"
+
+
+def test_a_log_of_a_foreground_job_and_what_started_it(no_daemon: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    job = foreground_job(no_daemon, "x-20250102-030405-00ff")
+    job.rank_log(1).write_bytes(LOG)
+    job.backend_log.write_bytes(b"mpirun says\n")
+    assert main(["logs", "x", "--rank", "1", "--attempt", "2", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["rank"], found["lines"]) == (1, ["two", "two"])
+    assert main(["logs", "x", "--backend"]) == 0
+    assert capfd.readouterr().out == "mpirun says\n"
+    assert main(["logs", "x"]) == 2
+    assert "rank 0 of x-20250102-030405-00ff has written nothing (starting)" in capfd.readouterr().err
+    assert main(["logs", "x", "-f", "--json"]) == 2
+
+
+def test_an_event_is_one_line_without_control_characters() -> None:
+    line = events.line({"time": 0, "event": "started", "argv": ["x"], "pid": 3, "reason": "two\nwords\x1b[2J", "empty": None})
+    assert line.endswith('started      pid=3 reason="two\\nwords\\u001b[2J"')
+    assert "\n" not in line
+
+
+def test_the_unit_names_this_installation_and_survives_odd_paths(no_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVDGRAB_STATE", "/a b/100%/$x")
+    lines = daemon.unit_text().splitlines()
+    (start,) = [line for line in lines if line.startswith("ExecStart=")]
+    assert shlex.split(start.removeprefix("ExecStart=")) == [sys.executable, "-m", "launcher", "daemon", "run"]
+    assert 'Environment="HVDGRAB_STATE=/a b/100%%/$$x"' in lines
+    assert "KillMode=process" in lines
+
+
+def test_the_schema_is_one_json_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    assert "resources" in json.loads(capsys.readouterr().out)["properties"]
