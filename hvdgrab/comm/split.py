@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -25,9 +25,9 @@ _ADVICE = "every training process must call hvdgrab.init() instead of hvd.init()
 class Split:
     """This process' place in a divided world."""
 
-    training: MPI.Comm
+    training: MPI.Intracomm
     """The ranks that train; COMM_NULL in the server."""
-    meeting: MPI.Comm
+    meeting: MPI.Intracomm
     """All, the server last."""
     serves: bool
     """Whether this process is the server."""
@@ -66,7 +66,7 @@ def split_world(serves: bool, wanted: bool) -> Split | None:
     mine = world.Get_rank() == server
     training = world.Split(MPI.UNDEFINED if mine else 0, world.Get_rank())
     meeting = world.Split(0, world.Get_rank() + (world.Get_size() if mine else 0))
-    _split = Split(training, meeting, mine)
+    _split = Split(cast("MPI.Intracomm", training), cast("MPI.Intracomm", meeting), mine)
     return _split
 
 
