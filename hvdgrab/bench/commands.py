@@ -102,6 +102,15 @@ def run_memory(args: argparse.Namespace) -> Outcome:
     return rows, machine.table(rows), any(row["wrong"] != 0 for row in rows)
 
 
+def run_gather(args: argparse.Namespace) -> Outcome:
+    """Collective calls over a network."""
+    from hvdgrab.bench import gather
+
+    result = gather.gather(_site(args), args.hosts, args.rate, args.operations, args.sizes, args.calls)
+    header = "".join(f"# {result[name]}\n" for name in ("topology", "network", "mpi"))
+    return result, header + machine.table(result["rows"]), any(row["wrong"] != 0 for row in result["rows"])
+
+
 def run_convergence(args: argparse.Namespace) -> Outcome:
     """Curves of an example under several orders."""
     from hvdgrab.bench import convergence

@@ -22,12 +22,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hvdgrab.bench import host_agent, runs
 from hvdgrab.bench.runs import BenchError
+from hvdgrab.bench.traffic import Card, cards
 
 NETWORK = "10.77.0.0/24"
 """Of every set of hosts: each has a network of its own."""
@@ -36,19 +36,6 @@ _FOLDER = "hvdgrab-hosts-"
 _TOOLS = ("ip", "tc", "unshare", "nsenter", "mount")
 _FOREIGN = ("OMPI_", "PMIX_", "PMI_", "HVDGRAB_", "SLURM_")
 """Beginnings of environment variables of whatever job this process belongs to."""
-
-
-@dataclass(frozen=True)
-class Card:
-    """What a host's network card has carried since it was made, in bytes and packets, headers included."""
-
-    received: int
-    sent: int
-    packets_received: int
-    packets_sent: int
-
-    def __sub__(self, other: Card) -> Card:
-        return Card(*(getattr(self, name) - getattr(other, name) for name in self.__dataclass_fields__))
 
 
 def missing() -> str:
@@ -131,10 +118,7 @@ class Net:
 
     def bytes(self, host: str) -> Card:
         """The counters of a host's card."""
-        text = Path(f"/proc/{self._first[host]}/net/dev").read_text()
-        (line,) = [line for line in text.splitlines() if line.strip().startswith("eth0:")]
-        fields = [int(field) for field in line.partition(":")[2].split()]
-        return Card(fields[0], fields[8], fields[1], fields[9])
+        return cards(Path(f"/proc/{self._first[host]}/net/dev"))["eth0"]
 
     def cut(self, host: str) -> None:
         """Unplug a host's cable: nothing reaches it any more, and nobody is told."""

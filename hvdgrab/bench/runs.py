@@ -43,11 +43,13 @@ class Site:
     """Seconds after which a run is ended."""
 
     def command(self, example: str, arguments: Sequence[str]) -> list[str]:
-        """The argument vector of one run; binding is off, since ranks that share a core by accident are many times slower."""
+        """The argument vector of one run."""
+        return [*self.launch(), sys.executable, "-m", PROGRAMS[example], *arguments]
+
+    def launch(self) -> list[str]:
+        """mpirun up to the program; binding is off, since ranks that share a core by accident are many times slower."""
         consent = [*(["--oversubscribe"] if self.oversubscribe else []), *(["--allow-run-as-root"] if self.allow_root else [])]
-        binding = ["--bind-to", "none"]
-        script = [sys.executable, "-m", PROGRAMS[example], *arguments]
-        return [mpirun(), *consent, *binding, "-np", str(self.ranks), *script]
+        return [mpirun(), *consent, "--bind-to", "none", "-np", str(self.ranks)]
 
 
 def mpirun() -> str:

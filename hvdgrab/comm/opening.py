@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -62,24 +62,36 @@ def open_communicator(parent: MPI.Intracomm, settings: Settings, tell: Callable[
     if parent.Get_size() == 1:
         return SerialCommunicator()
     flat = MPICommunicator(parent)
-    places = _all_places(flat)
-    slot_bytes = slot_size(flat.size)
-    try:
-        topology = find_topology(places, settings.node_size)
-    except WorldError as error:
-        if settings.algorithm != "flat":
-            raise
-        topology = Topology(tuple((rank,) for rank in range(flat.size)), tuple(place.host for place in places))
-        lacking = str(error)
+    places = all_places(flat)
+    chosen: Communicator
+    if settings.algorithm == "flat":
+        chosen, how = flat, _flat_text(places, settings.node_size)
     else:
-        most = max(map(len, topology.nodes))
-        lacking = check_shared_memory(places, topology, window_bytes(most, SLOTS, slot_bytes))
-    if lacking and settings.algorithm == "hierarchical":
-        raise WorldError(f"communication.algorithm is hierarchical, but {lacking}")
-    chosen, how = _choose(flat, topology, settings.algorithm, slot_bytes, lacking)
+        topology = find_topology(places, settings.node_size)
+        chosen, how = _choose(flat, places, topology, settings.algorithm)
+        how = f"{topology.text()}; {how}"
     if flat.rank == 0:
-        tell(f"{topology.text()}; {how}")
+        tell(how)
     return chosen
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Both communicators of a world, to compare them."""
+
+    topology: Topology
+    flat: MPICommunicator
+    hierarchical: HierarchicalCommunicator
+
+
+def open_both(parent: MPI.Intracomm, node_size: int | None = None) -> Opened:
+    """A flat and a hierarchical communicator of the same ranks; collective, raises as `open_communicator` does."""
+    flat = MPICommunicator(parent)
+    places = all_places(flat)
+    topology = find_topology(places, node_size)
+    if lacking := check_shared_memory(places, topology, _window_bytes(topology)):
+        raise WorldError(lacking)
+    return Opened(topology, flat, hierarchy(flat, topology, SLOTS, slot_size(flat.size)))
 
 
 def slot_size(ranks: int) -> int:
@@ -87,18 +99,30 @@ def slot_size(ranks: int) -> int:
     return min(_LARGEST_SLOT, max(_SMALLEST_SLOT, ranks * _SLOT_PER_RANK))
 
 
-def _choose(
-    flat: MPICommunicator, topology: Topology, algorithm: str, slot_bytes: int, lacking: str
-) -> tuple[Communicator, str]:
-    if algorithm == "flat" or (topology.flat and algorithm == "auto"):
-        return flat, "flat communication" + ("" if algorithm == "flat" else ": every node has one rank")
-    if lacking:
+def _flat_text(places: list[Place], node_size: int | None) -> str:
+    """For flat communication nodes are of no importance: what is wrong with them is told, and nothing else."""
+    try:
+        return f"{find_topology(places, node_size).text()}; flat communication"
+    except WorldError as error:
+        return f"flat communication; {error}"
+
+
+def _choose(flat: MPICommunicator, places: list[Place], topology: Topology, algorithm: str) -> tuple[Communicator, str]:
+    if topology.flat and algorithm == "auto":
+        return flat, "flat communication: every node has one rank"
+    if lacking := check_shared_memory(places, topology, _window_bytes(topology)):
+        if algorithm == "hierarchical":
+            raise WorldError(f"communication.algorithm is hierarchical, but {lacking}")
         return flat, f"flat communication: {lacking}"
-    hierarchical = hierarchy(flat, topology, SLOTS, slot_bytes)
+    hierarchical = hierarchy(flat, topology, SLOTS, slot_size(flat.size))
     if algorithm == "hierarchical":
         return hierarchical, "hierarchical communication"
     choice = calibrate(flat, hierarchical)
     return ChoosingCommunicator(flat, hierarchical, choice), choice.text()
+
+
+def _window_bytes(topology: Topology) -> int:
+    return window_bytes(max(map(len, topology.nodes)), SLOTS, slot_size(topology.size))
 
 
 def hierarchy(flat: MPICommunicator, topology: Topology, slots: int, slot_bytes: int) -> HierarchicalCommunicator:
@@ -124,7 +148,8 @@ def hierarchy(flat: MPICommunicator, topology: Topology, slots: int, slot_bytes:
     return HierarchicalCommunicator(flat, topology, window, flat, flat.waiting)
 
 
-def _all_places(flat: MPICommunicator) -> list[Place]:
+def all_places(flat: MPICommunicator) -> list[Place]:
+    """Where every rank runs, on every rank; collective."""
     own = this_place(flat.sharing(), flat.size)
     rows = gather_bytes(flat, json.dumps(asdict(own)).encode())
     everyone = None if rows is None else json.dumps([json.loads(row) for row in rows]).encode()
