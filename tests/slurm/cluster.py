@@ -4,8 +4,8 @@ For people: ``python -m tests.slurm.cluster up`` (``make slurm-up``) prints how 
 `Cluster.start`, with a guard that ends everything when the test run dies, however it dies.
 
 Debian packages: ``slurm-wlm munge``, and ``libpmix-dev`` for ``srun --mpi=pmix``.  Root is not needed: daemons and jobs run as
-the caller.  Nothing outside the cluster's directory is read or written, and all ports are free ones, so that several clusters and the
-machine's own SLURM live side by side.
+the caller.  Nothing outside the cluster's directory is read or written, and all ports are free ones, so that several clusters and
+the machine's own SLURM live side by side.
 """
 
 from __future__ import annotations
@@ -159,12 +159,17 @@ class Cluster:
         """The caller's environment with this cluster, and no other, in it."""
         foreign = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "PMI", "OMPI_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        return {**kept, "PATH": SEARCH, "SLURM_CONF": str(self.layout.conf), **(extra or {})}
+        return {**kept, **self.variables(), "PATH": SEARCH, **(extra or {})}
+
+    def variables(self) -> dict[str, str]:
+        """What whoever uses the cluster must set.  Nodes that share a host name would take each other's memory for their own."""
+        shared = len({node.hostname for node in self.layout.nodes}) == 1
+        return {"SLURM_CONF": str(self.layout.conf), **({"OMPI_MCA_btl": "self,tcp"} if shared else {})}
 
     def run(self, *argv: str, timeout: float = 60, **further: object) -> subprocess.CompletedProcess[str]:
-        """A command with this cluster in its environment."""
+        """A command with this cluster in its environment, on the controller's host."""
         return subprocess.run(
-            argv, env=self.environment(), capture_output=True, text=True, timeout=timeout, check=False, **further  # type: ignore[call-overload]
+            [*self._wrap("login"), *argv], env=self.environment(), capture_output=True, text=True, timeout=timeout, check=False, **further  # type: ignore[call-overload]
         )  # fmt: skip
 
     def _start(self, name: str, program: str, *arguments: str) -> None:
@@ -273,7 +278,8 @@ def up() -> int:
         return 1
     (cluster.root / "by-hand").touch()
     print(f"SLURM is up: 2 nodes of {cluster.layout.cpus} pretended cores, partitions main, short, spare, closed. To use it:\n")
-    print(f"  export SLURM_CONF={cluster.layout.conf}")
+    for name, value in cluster.variables().items():
+        print(f"  export {name}={value}")
     print("  sinfo\n  sbatch slurm/one_node.sh\n\nLogs: " + str(cluster.root / "log") + "\nEnd it with: make slurm-down")
     return 0
 

@@ -55,7 +55,7 @@ SlurmctldPort={controller_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={munge}
+AuthInfo=socket={munge},cred_expire=5
 CredType=cred/munge
 StateSaveLocation={root}/state
 SlurmdSpoolDir={root}/spool-%n
