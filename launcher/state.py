@@ -6,7 +6,7 @@ Standard library only, and nothing that is slow to import: the command line need
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 QUEUED, STARTING, RUNNING, RESTARTING = "queued", "starting", "running", "restarting"
@@ -56,12 +56,12 @@ class JobView:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> JobView:
         """The view in a reply; names that this version does not know are passed over."""
-        known = {name: data[name] for name in (entry.name for entry in fields(cls)) if name in data}
+        known = {name: value for name, value in data.items() if name in cls.__dataclass_fields__}
         return cls(**{**known, "depends_on": tuple(data.get("depends_on") or ())})
 
     def to_json(self) -> dict[str, Any]:
         """As it travels."""
-        return asdict(self)
+        return {**vars(self), "depends_on": list(self.depends_on)}
 
     @property
     def final(self) -> bool:
@@ -86,7 +86,7 @@ class Submission:
 
     def to_json(self) -> dict[str, Any]:
         """As it travels."""
-        return {**asdict(self), "environment": dict(self.environment), "depends_on": list(self.depends_on)}
+        return {**vars(self), "environment": dict(self.environment), "depends_on": list(self.depends_on)}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from launcher import remote
 from launcher.daemon.context import Context, log
 from launcher.daemon.crash import step
 from launcher.daemon.intake import read_plan
@@ -118,6 +119,17 @@ class Ending:
             )
         self._context.changed()
 
+    def _swept(self, job: Job, attempt: AttemptPaths, plan: Plan | None) -> tuple[str, ...]:
+        """End what a lost supervisor left behind; returns what could not be ended, ``host:pid``, and hosts that do not answer."""
+        if job.starter != "local":
+            return ()  # whoever ended the supervisor has ended the allocation with it
+        _, remaining = self._sweep(job.id, SWEEP_GRACE)
+        left = [f"{self._context.host}:{pid}" for pid in remaining]
+        if plan is not None and remote.other_hosts(plan):
+            there, unknown = remote.sweep(plan, attempt, SWEEP_GRACE)
+            left += [*there, *unknown]
+        return tuple(left)
+
     def _verdict(self, job: Job, end: AttemptEnd, now: float) -> Verdict:
         earlier = [_end_of(data) for data in self._store.ends(job.id, job.first_attempt)]
         plan = self._plan(job)
@@ -136,7 +148,7 @@ class Ending:
         """The end of an attempt whose supervisor is gone without a word, judged by the ranks' marks; nothing of it lives then."""
         plan = self._plan(job)
         marks = read_marks(attempt, plan.ranks if plan is not None else job.ranks)
-        _, remaining = self._sweep(job.id, SWEEP_GRACE)
+        remaining = self._swept(job, attempt, plan)
         finished = plan is None or not plan.require_finished or attempt.job.finished.exists()
         outcome = judge(marks, 0, stopped=Stop.read(attempt), finished=finished)
         cause, reason = outcome.cause, outcome.reason
@@ -156,7 +168,7 @@ class Ending:
             started=started,
             ended=now,
             seconds=max(0.0, now - started),
-            remaining=tuple(f"{self._context.host}:{pid}" for pid in remaining),
+            remaining=remaining,
         )
         end = by_scheduler(end, gone)
         try:

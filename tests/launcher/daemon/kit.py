@@ -84,6 +84,8 @@ class FakeStarter:
     claims: bool = True
     """Whether a new supervisor claims its attempt at once."""
     pids: int = 100
+    word: tuple[str | None, str | None] = (None, None)
+    """What the scheduler says of whatever is gone."""
 
     def start(self, job: JobPaths, attempt: int, plan: Plan, environment: Mapping[str, str]) -> Handle:
         if self.refuse:
@@ -121,7 +123,7 @@ class FakeStarter:
         self.looks += 1
         if self.unknown:
             return {job_id: Unknown(self.unknown) for job_id in handles}
-        return {job_id: Alive() if handle["pid"] in self.living else Gone() for job_id, handle in handles.items()}
+        return {job_id: Alive() if handle["pid"] in self.living else Gone(*self.word) for job_id, handle in handles.items()}
 
     def stop(self, handle: Handle, kill: bool) -> None:
         self.stopped.append((handle["pid"], kill))

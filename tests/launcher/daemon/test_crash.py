@@ -129,7 +129,7 @@ def test_a_sample_of_kills_at_named_steps_and_at_random_moments(daemon: RealDaem
 
 @pytest.mark.soak
 def test_two_hundred_kills_with_fifty_jobs_in_flight(daemon: RealDaemon) -> None:
-    storm = Storm(daemon, 2, (2.0, 25.0))
+    storm = Storm(daemon, 2, (10.0, 50.0))
     steps = [*crash.STEPS, None, None, None, None]
     number = 0
     for round_ in range(200):
