@@ -1,8 +1,8 @@
 """What a spec's ``network`` becomes: variables for every rank, and options for the MPI at hand.  Pure data.
 
-Sources: ``ompi_info --all`` of Open MPI 4.1.8 and 5.0.8 (in 5 the out-of-band wires belong to PRRTE, which reads
-``PRTE_MCA_*`` and ``--prtemca``), ``mpiexec -iface`` of MPICH's hydra and libfabric's fi_tcp(7), UCX's ``ucx_info -f``, NCCL's
-list of environment variables, Horovod 0.28's ``runner/common/util/config_parser.py``.
+Sources: ``ompi_info --all`` of Open MPI 4.1.8 and 5.0.8 (in 5 the out-of-band wires belong to PRRTE, which reads ``--prtemca`` and
+calls the option ``prte_if_include``), ``mpiexec -iface`` of MPICH's hydra and libfabric's fi_tcp(7), UCX's ``ucx_info -f``,
+NCCL's list of environment variables, Horovod 0.28's ``runner/common/util/config_parser.py``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OPENMPI_4 = Wires(
     subnets=True,
 )
 _OPENMPI_5 = Wires(
-    interface_args=("--mca", "btl_tcp_if_include", "{interface}", "--prtemca", "oob_tcp_if_include", "{interface}"),
+    interface_args=("--mca", "btl_tcp_if_include", "{interface}", "--prtemca", "prte_if_include", "{interface}"),
     ucx_args=("--mca", "pml", "ucx"),
     subnets=True,
 )

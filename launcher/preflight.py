@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from launcher.errors import PlanError, Problem
 from launcher.plan import Plan
 from launcher.process.output import SHORTEST_SECRET
 from launcher.process.task import find_program
+from launcher.sections import NetworkSettings
 from launcher.spec import Spec
 
 FILES_OF_MPIRUN = 24
@@ -36,6 +38,7 @@ def check(plan: Plan, inherited: Mapping[str, str], spec: Spec | None = None) ->
         PlanError: naming everything that was found.
     """
     faults = [*_secrets(plan, inherited), *_places(plan, inherited), *_reaching(plan, inherited), *_limits(plan)]
+    faults += _wires(plan, spec.network) if spec is not None else []
     if faults:
         raise PlanError([spec.problem(*fault) if spec else Problem("", None, *fault) for fault in faults])
 
@@ -140,6 +143,23 @@ def _reaching(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:
     identity = plan.ssh_command.index("-i") + 1 if "-i" in plan.ssh_command else None
     if identity is not None and not os.access(os.path.expanduser(plan.ssh_command[identity]), os.R_OK):  # noqa: PTH111
         yield "resources.ssh.identity", f"{plan.ssh_command[identity]} cannot be read"
+
+
+def _wires(plan: Plan, network: NetworkSettings) -> list[Fault]:
+    """Interfaces and devices that this host lacks; Open MPI 5 ends without a word where there is none of the named ones."""
+    if plan.backend == "slurm":
+        return []
+    interfaces = {name for _, name in socket.if_nameindex()}
+    found = []
+    for name in network.interface.split(",") if network.interface else ():
+        if "/" not in name and name not in interfaces:
+            found.append(("network.interface", f"this host has no interface {name}; it has {', '.join(sorted(interfaces))}"))
+    here = not plan.hosts or any(host.name in ("localhost", plan.host) for host in plan.hosts)
+    devices = interfaces | {path.name for path in Path("/sys/class/infiniband").glob("*")} | {"all"}
+    for name in network.ucx_devices.split(",") if network.ucx_devices and here else ():
+        if name.partition(":")[0] not in devices:
+            found.append(("network.ucx_devices", f"this host has no device {name}; it has {', '.join(sorted(devices))}"))
+    return found
 
 
 def _limits(plan: Plan) -> Iterator[Fault]:

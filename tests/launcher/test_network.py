@@ -37,7 +37,7 @@ LIBFABRIC = {"FI_TCP_IFACE": "eth0", "FI_SOCKETS_IFACE": "eth0"}
     ("flavour", "version", "args", "variables"),
     [
         ("openmpi", (4, 1, 8), "--mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 --mca pml ucx", {}),
-        ("openmpi", (5, 0, 8), "--mca btl_tcp_if_include eth0 --prtemca oob_tcp_if_include eth0 --mca pml ucx", {}),
+        ("openmpi", (5, 0, 8), "--mca btl_tcp_if_include eth0 --prtemca prte_if_include eth0 --mca pml ucx", {}),
         ("mpich", (5, 0, 2), "-iface eth0", LIBFABRIC),
         ("intel", (2021, 9), "-iface eth0 -genv FI_PROVIDER mlx", LIBFABRIC),
     ],

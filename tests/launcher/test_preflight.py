@@ -79,7 +79,7 @@ def test_programs_that_reach_other_hosts(programs: Path) -> None:
         "command: [tool, my-hunter2-x]",
         "command: tool\nenv: {A: hunter2}",
         "command: tool\nnetwork: {horovod: {A: hunter2}}",
-        "command: tool\nnetwork: {interface: hunter2}",
+        "command: tool\nnetwork: {interface: 10.0.0.0/hunter2}",
         "command: tool\nbackend: {extra_args: [hunter2]}",
         "command: tool\nresources: {hosts: [b:1], ssh: {user: hunter2}}",
         "command: tool\nslurm: {nodes: 1, ranks_per_node: 1, prologue: [export X=hunter2]}",
@@ -99,6 +99,23 @@ def test_a_secret_that_stands_anywhere_in_the_plan_is_refused(text: str, program
     found = fault(text + "\nsecrets: [TOKEN]", programs, TOKEN="hunter2")
     assert "secrets: the value of TOKEN stands in" in found
     assert "hunter2" not in found
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        ("interface: none0", "job.yaml:2: network.interface: this host has no interface none0; it has "),
+        ("interface: [lo, none0]", "this host has no interface none0"),
+        ("ucx_devices: none0:1", "network.ucx_devices: this host has no device none0:1; it has all, "),
+        ("interface: lo", ""),
+        ("interface: 10.0.0.0/8", ""),
+        ("ucx_devices: [lo, all]", ""),
+    ],
+)
+def test_wires_that_this_host_lacks(network: str, message: str, programs: Path) -> None:
+    found = fault(f"command: tool\nnetwork: {{{network}}}", programs)
+    assert message in found
+    assert bool(message) == bool(found)
 
 
 def test_too_few_open_files_for_the_ranks(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
