@@ -26,6 +26,7 @@ from hvdgrab.comm.communicator import Communicator
 from hvdgrab.comm.opening import Opened, open_both
 
 OPERATIONS = ("gather", "allgather", "broadcast", "alltoall")
+ALGORITHMS = ("flat", "hierarchical")
 _SETTLING = 0.05
 """Seconds for the last acknowledgements to pass the cards."""
 
@@ -77,10 +78,12 @@ class Case:
         return int((self.rows != expected).sum())
 
 
-def measure(world: MPI.Intracomm, opened: Opened, operation: str, size: int, calls: int) -> list[dict[str, object]]:
-    """Rows of both algorithms, whose calls take turns; the same on all ranks."""
+def measure(
+    world: MPI.Intracomm, opened: Opened, algorithms: list[str], operation: str, size: int, calls: int
+) -> list[dict[str, object]]:
+    """Rows of the algorithms, whose calls take turns; the same on all ranks."""
     case = Case(operation, size, world.Get_rank(), world.Get_size())
-    communicators: dict[str, Communicator] = {"flat": opened.flat, "hierarchical": opened.hierarchical}
+    communicators: dict[str, Communicator] = {name: getattr(opened, name) for name in algorithms}
     seconds: dict[str, list[float]] = {name: [] for name in communicators}
     wrong = dict.fromkeys(communicators, 0)
     for call in range(calls + 1):
@@ -141,13 +144,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=_numbers, default=[4096, 65536])
     parser.add_argument("--operations", type=lambda text: text.split(","), default=list(OPERATIONS))
+    parser.add_argument("--algorithms", type=lambda text: text.split(","), default=list(ALGORITHMS))
     parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--node-size", type=int)
     args = parser.parse_args(arguments)
     world: Any = MPI.COMM_WORLD
     opened = open_both(world, args.node_size)
     cases = [(operation, size) for operation in args.operations for size in args.sizes]
-    rows = [row for case in cases for row in measure(world, opened, *case, args.calls)]
+    rows = [row for case in cases for row in measure(world, opened, args.algorithms, *case, args.calls)]
     if world.Get_rank() == 0:
         version = MPI.Get_library_version().splitlines()[0].strip("\0")
         json.dump({"topology": opened.topology.text(), "mpi": version, "rows": rows}, sys.stdout)

@@ -9,7 +9,8 @@ from hvdgrab.comm.serial import SerialCommunicator
 from hvdgrab.comm.threads import run_ranks, thread_world
 from hvdgrab.errors import CommunicationError, CommunicatorClosed
 from tests.comm.checks import CHECKS
-from tests.real import mpirun
+from tests.hosts import hosts
+from tests.real import ROOT, mpirun
 
 MPI_ONLY = ["waiting_costs_little", "cancelled_calls_end", "cancelled_notices_are_refused"]
 
@@ -25,18 +26,35 @@ def test_a_single_rank(check):
     check(SerialCommunicator())
 
 
+ON_ONE_HOST = ["flat", "flat-chunks", "hierarchical", "halves", "halves-steps", "mixed", "auto"]
+ON_TWO_HOSTS = ["flat", "hierarchical", "steps", "mixed"]
+
+
 @pytest.fixture(scope="module")
-def over_mpi() -> dict[str, list[str]]:
-    job = mpirun(3, ["-m", "tests.comm.mpi_program"], timeout=120)
+def over_mpi() -> dict[str, dict[str, list[str]]]:
+    job = mpirun(4, ["-m", "mpi4py", "-m", "tests.comm.mpi_program", *ON_ONE_HOST], timeout=120)
     assert job.returncode == 0, job.stderr
-    results: dict[str, list[str]] = json.loads(job.stdout)
-    return results
+    return json.loads(job.stdout)
 
 
 @pytest.mark.parametrize("name", [*(check.__name__ for check in CHECKS), *MPI_ONLY])
-@pytest.mark.parametrize("size", ["whole", "chunks"])
-def test_mpi(over_mpi, name, size):
-    assert over_mpi[f"{name}-{size}"] == []
+@pytest.mark.parametrize("communicator", ON_ONE_HOST)
+def test_mpi_on_one_host(over_mpi, communicator, name):
+    assert over_mpi[communicator][name] == []
+
+
+@pytest.fixture(scope="module")
+def over_hosts() -> dict[str, dict[str, list[str]]]:
+    with hosts(2, rate="100mbit") as net:
+        job = net.mpirun(2, ["-m", "mpi4py", "-m", "tests.comm.mpi_program", *ON_TWO_HOSTS], timeout=120, cwd=ROOT)
+    assert job.returncode == 0, job.stderr
+    return json.loads(job.stdout)
+
+
+@pytest.mark.parametrize("name", [*(check.__name__ for check in CHECKS), *MPI_ONLY])
+@pytest.mark.parametrize("communicator", ON_TWO_HOSTS)
+def test_mpi_on_two_hosts(over_hosts, communicator, name):
+    assert over_hosts[communicator][name] == []
 
 
 def test_ranks_that_make_different_calls_are_told():
