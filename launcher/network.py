@@ -1,6 +1,6 @@
 """What a spec's ``network`` becomes: variables for every rank, and options for the MPI at hand.  Pure data.
 
-Sources: ``ompi_info --all`` of Open MPI 4.1.8 and 5.0.8 (in 5 the out-of-band wires belong to PRRTE, which reads ``--prtemca`` and
+Sources: ``ompi_info --all`` of Open MPI 4.1.8 and 5.0.8 (in 5 the out-of-band wires belong to PRRTE, which has ``--prtemca`` and
 calls the option ``prte_if_include``), ``mpiexec -iface`` of MPICH's hydra and libfabric's fi_tcp(7), UCX's ``ucx_info -f``,
 NCCL's list of environment variables, Horovod 0.28's ``runner/common/util/config_parser.py``.
 """
