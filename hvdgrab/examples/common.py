@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from hvdgrab import mark_finished
+from hvdgrab import init, mark_finished
 from hvdgrab.config import ORDERS, GraBConfig
 from hvdgrab.errors import ConfigError, HvdGrabError, WorldError
 
@@ -122,7 +122,7 @@ class World:
             hvd = importlib.import_module("horovod.torch")
         except ImportError as error:
             raise WorldError(f"started as one rank of several ({launched} is set), but Horovod is missing: {error}") from error
-        hvd.init()
+        init()  # hvd.init() over the ranks that train: a job may have a server beside them
         if "OMP_NUM_THREADS" not in os.environ:  # torch would take every core in every rank
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // hvd.local_size()))
         return cls(hvd.rank(), hvd.size(), hvd.local_rank(), hvd)
