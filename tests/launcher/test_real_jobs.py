@@ -140,7 +140,7 @@ def test_no_orphan_is_left_by_an_interrupt(kind: str, tmp_path: Path) -> None:
 
     until(all_up, "the start of all processes")
     (job,) = list_jobs(tmp_path / "jobs")
-    assert len(marked(job.id)) >= 7, "four stubborn ones, two wrappers and mpirun"
+    assert len(marked(job.id)) >= 9, "four stubborn ones, two wrappers of two processes each, and mpirun"
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -161,10 +161,10 @@ def test_no_orphan_is_left_when_a_part_is_killed(tmp_path: Path, victim: str) ->
         command_line(str(file), "--foreground", "--json", "--jobs-dir", str(tmp_path / "jobs")),
         cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    until(lambda: len(list(tmp_path.glob("jobs/*/ranks/rank-*.json"))) == 2, "the start")
+    until(lambda: len(list(tmp_path.glob("jobs/*/attempts/0001/ranks/rank-*.json"))) == 2, "the start")
     (job,) = list_jobs(tmp_path / "jobs")
     until(lambda: job.rank_log(0).read_bytes().count(b"up") == 2 and b"up" in job.rank_log(1).read_bytes(), "the start")
-    wrapper = json.loads(job.rank_mark(1).read_text())["wrapper_pid"]
+    wrapper = json.loads(job.attempt(1).rank_mark(1).read_text())["wrapper_pid"]
     started = next(event["pid"] for event in events(job) if event["event"] == "started")
     os.kill(started if victim == "mpirun" else wrapper, signal.SIGKILL)
     stdout, _ = process.communicate(timeout=60)
