@@ -1,0 +1,47 @@
+#!/bin/bash
+# A training with a dedicated order server, packed into the same job: one rank more than train, the last of which does not train
+# but decides the order for all others. The training must call hvdgrab.init() instead of hvd.init().
+#
+#   sbatch slurm/order_server.sh
+#   sbatch --nodes=4 --ntasks=33 slurm/order_server.sh python train.py      32 ranks and the server
+#
+# Options on sbatch's command line win over those below.
+#
+# The name in squeue. The log is NAME-JOBID.log in the directory from which you submit; a second start is appended.
+#SBATCH --job-name=hvdgrab-order-server
+#SBATCH --output=%x-%j.log
+#SBATCH --open-mode=append
+# Three ranks that train, and the server behind them.
+#SBATCH --nodes=2
+#SBATCH --ntasks=4
+#SBATCH --cpus-per-task=1
+# SLURM kills the job after this time (days-hours:minutes:seconds).
+#SBATCH --time=01:00:00
+# What your site asks for besides; remove the first # of those that you need.
+##SBATCH --partition=cpu
+##SBATCH --account=my-project
+##SBATCH --mem=16G
+
+set -euo pipefail
+
+# The software: your site's modules, and the environment that `make setup` makes. Nothing is fetched on a compute node.
+# module load openmpi
+# shellcheck source=/dev/null
+source "${VENV:-$PWD/.venv}/bin/activate"
+
+# Where metrics.jsonl and checkpoints go.
+export HVDGRAB_JOB_DIR="$PWD/jobs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
+mkdir -p "$HVDGRAB_JOB_DIR"
+
+# How the data is ordered: any setting of `grab:` in a job's YAML, as JSON.
+settings='{"order": "cd-grab", "seed": 0, "coordinator": "server"}'
+export HVDGRAB_GRAB="${HVDGRAB_GRAB:-$settings}"
+export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"
+
+command=("$@")
+if ((${#command[@]} == 0)); then
+    command=(python -m hvdgrab.examples.digits --epochs 30 --batch-size 8 --lr 0.1)
+fi
+
+# srun with the PMI that works with this MPI, or mpirun where none does; the log says which. To decide yourself: --mpi pmix.
+exec python -m launcher.slurm.ranks -- "${command[@]}"
