@@ -25,7 +25,7 @@ ANSWER_SECONDS = 30.0
 LONGEST_POLL = 30.0
 """Seconds of one request of `Client.wait`."""
 PATIENCE = 20.0
-"""Seconds for which a submission is tried again where the daemon goes away in the middle of it."""
+"""Seconds for which a request is made again where the daemon goes away in the middle of it."""
 
 
 class Client:
@@ -61,16 +61,7 @@ class Client:
             UsageError: where the daemon refuses it; the text says why.
             UnreachableError: where the daemon cannot take it now.
         """
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                return JobView.from_json(self._ask("POST", "/v1/jobs", submission.to_json()))
-            except _ConnectionLost:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-                if self._may_start and not self._answers():
-                    self._start()
+        return JobView.from_json(self._ask("POST", "/v1/jobs", submission.to_json()))
 
     def jobs(
         self, *, state: Sequence[str] = (), name: str | None = None, group: str | None = None, limit: int | None = None
@@ -95,7 +86,7 @@ class Client:
             job_id: the job.
             environment: the submitter's environment; that of the first submission is not kept.
         """
-        return JobView.from_json(self._ask("POST", _path(job_id, "retry"), {"environment": dict(environment)}))
+        return JobView.from_json(self._once("POST", _path(job_id, "retry"), {"environment": dict(environment)}))
 
     def events(self, job_id: str, after: int = 0) -> list[dict[str, Any]]:
         """What happened to a job, as in its ``events.jsonl``, without the first ``after`` events."""
@@ -119,7 +110,7 @@ class Client:
 
     def stop(self) -> None:
         """End the daemon; jobs go on running, and the next daemon finds them."""
-        self._ask("POST", "/v1/daemon/stop")
+        self._once("POST", "/v1/daemon/stop")
 
     def _answers(self) -> bool:
         try:
@@ -151,6 +142,19 @@ class Client:
         return connection
 
     def _ask(self, method: str, path: str, body: Any = None, seconds: float = ANSWER_SECONDS) -> Any:
+        """A request that may be made again: where the daemon goes away meanwhile, the next one answers it."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self._once(method, path, body, seconds)
+            except _ConnectionLost:
+                if time.monotonic() > deadline or not self._may_start:
+                    raise
+            time.sleep(0.1)
+            if not self._answers():
+                self._start()
+
+    def _once(self, method: str, path: str, body: Any = None, seconds: float = ANSWER_SECONDS) -> Any:
         """One request on a connection of its own: a daemon that was replaced meanwhile leaves no broken one behind."""
         content = None if body is None else json.dumps(body).encode("ascii")
         headers = {"Connection": "close", **({"Content-Type": "application/json"} if content else {})}

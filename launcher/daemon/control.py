@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -97,18 +98,31 @@ def _hear(read: int, seconds: float) -> bytes:
     return said
 
 
-def tell(ready_fd: int | None, text: str | None = None, pid: int | None = None) -> None:
-    """Say to whoever started this daemon that it, or another one, is ready, or why it is not."""
-    if ready_fd is None:
-        if text is not None:
+class Starting:
+    """Whoever started this daemon, and waits to hear that it is ready, or why it is not."""
+
+    def __init__(self, ready_fd: int | None) -> None:
+        self._ready_fd = ready_fd
+        self.background = ready_fd is not None
+        """Whether nobody reads its stderr."""
+
+    def ready(self, pid: int) -> None:
+        """Say that a daemon, of this process id, is ready."""
+        self._say(_READY + str(pid).encode("ascii"))
+
+    def failed(self, text: str) -> None:
+        """Say why this daemon ends."""
+        if not self.background:
             print(f"hvdgrab-launch: {text}", file=sys.stderr)
-        return
-    try:
-        ready = _READY + str(pid or os.getpid()).encode("ascii")
-        os.write(ready_fd, ready if text is None else text.encode("utf-8", "backslashreplace"))
-        os.close(ready_fd)
-    except OSError:
-        return  # who started it has gone
+        self._say(text.encode("utf-8", "backslashreplace"))
+
+    def _say(self, words: bytes) -> None:
+        """Only once: the number of the descriptor may stand for another file afterwards."""
+        if self._ready_fd is not None:
+            with contextlib.suppress(OSError):  # who started it has gone
+                os.write(self._ready_fd, words)
+                os.close(self._ready_fd)
+            self._ready_fd = None
 
 
 def stop(dirs: Dirs, seconds: float = STOP_SECONDS) -> bool:

@@ -87,6 +87,13 @@ class Desk:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UnreachableError(f"the environment cannot be kept in {self._context.dirs.environments}: {reason}") from error
 
+    def forget_orphans(self) -> None:
+        """Remove environments whose submission was never recorded, or whose job has ended; before anybody is served."""
+        for job_id in self._context.environments.kept():
+            job = self._store.get(job_id)
+            if job is None or job.closed:
+                self._context.environments.forget(job_id)
+
     def cancel(self, job_id: str) -> JobView:
         """Ask for a job's end: durable, and harmless when repeated or late."""
         job = self._job(job_id)

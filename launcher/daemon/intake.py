@@ -37,16 +37,23 @@ def read_plan(path: Path) -> Plan:
         raise UsageError(f"{path} is no plan of this version of hvdgrab-launch: {error}") from error
 
 
-def check_directory(job: JobPaths) -> None:
-    """Raises UsageError unless a job directory is a real directory of this user with real directories and files in it."""
-    for path, wanted in (
-        (job.root, stat.S_ISDIR),
-        (job.attempts, stat.S_ISDIR),
-        (job.logs, stat.S_ISDIR),
-        (job.spec, stat.S_ISREG),
-    ):
+def check_directory(job: JobPaths, attempt: int | None = None) -> None:
+    """Raises UsageError unless a job directory is a real directory of this user with real directories and files in it.
+
+    Args:
+        job: the directory.
+        attempt: an attempt whose directory is looked at too.
+    """
+    directories = (job.root, job.attempts, job.logs, *([job.attempt(attempt).root] if attempt is not None else ()))
+    files, later = (job.spec, job.plan), (job.events, job.cancel)
+    for path in (*directories, *files, *later):
+        wanted = stat.S_ISDIR if path in directories else stat.S_ISREG
         try:
             found = path.lstat()
+        except FileNotFoundError:
+            if path in later:
+                continue
+            raise UsageError(f"{path} is missing") from None
         except OSError as error:
             raise UsageError(f"{path} cannot be looked at: {error.strerror}") from error
         if stat.S_ISLNK(found.st_mode):

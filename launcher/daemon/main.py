@@ -15,13 +15,13 @@ import hvdgrab
 from launcher.daemon import loop
 from launcher.daemon.clock import SystemClock
 from launcher.daemon.context import Context, log
-from launcher.daemon.control import tell
+from launcher.daemon.control import Starting
 from launcher.daemon.desk import Desk
 from launcher.daemon.dirs import Dirs
 from launcher.daemon.engine import Engine
 from launcher.daemon.settings import load
 from launcher.daemon.spool import Spool
-from launcher.errors import EXIT_OK, LauncherError, UnreachableError, UsageError
+from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError, UnreachableError, UsageError
 from launcher.starters.base import Starter
 from launcher.store.jobs import Store
 
@@ -52,30 +52,31 @@ def run(dirs: Dirs, ready_fd: int | None) -> int:
         dirs: where its things are.
         ready_fd: where whoever started it hears that it is ready, or why it is not; None: on stderr.
     """
-    os.umask(0o077)
+    starting = Starting(ready_fd)
+    umask = os.umask(0o077)
     try:
         dirs.make()
         with locked(dirs), contextlib.ExitStack() as stack:
-            _log_to(dirs, also_stderr=ready_fd is None)
-            _serve(dirs, stack, ready_fd)
+            _log_to(dirs, also_stderr=not starting.background)
+            _serve(dirs, stack, starting, umask)
     except AlreadyRunningError as error:
-        if ready_fd is not None:
-            tell(ready_fd, pid=error.pid)  # whoever wanted a daemon has one
+        if starting.background:
+            starting.ready(error.pid)  # whoever wanted a daemon has one
             return EXIT_OK
-        tell(None, str(error))
+        starting.failed(str(error))
         return error.exit_code
     except LauncherError as error:
         log.error("%s", error)
-        tell(ready_fd, str(error))
+        starting.failed(str(error))
         return error.exit_code
     except Exception as error:
         log.exception("the daemon ends by an error of its own")
-        tell(ready_fd, f"the daemon ended by an error of its own, {error!r}; its log: {dirs.log}")
-        return 1
+        starting.failed(f"the daemon ended by an error of its own, {error!r}; its log: {dirs.log}")
+        return EXIT_FAILED
     return EXIT_OK
 
 
-def _serve(dirs: Dirs, stack: contextlib.ExitStack, ready_fd: int | None) -> None:
+def _serve(dirs: Dirs, stack: contextlib.ExitStack, starting: Starting, umask: int) -> None:
     from launcher.api.app import build_app
     from launcher.api.server import Server
     from launcher.api.waiting import Bell
@@ -83,26 +84,31 @@ def _serve(dirs: Dirs, stack: contextlib.ExitStack, ready_fd: int | None) -> Non
     capacity = load(dirs.settings, os.environ)
     store = Store.open(dirs.record)
     waker, bell = loop.Waker(), Bell()
-    context = Context(store, dirs, build_starters(), SystemClock(), capacity, wake=waker.wake, changed=bell.ring)
+    context = Context(store, dirs, build_starters(umask), SystemClock(), capacity, wake=waker.wake, changed=bell.ring)
     loop.stop_on_signals(context, waker)
     desk = Desk(context)
+    desk.forget_orphans()
     server = Server(build_app(desk, bell), bell, dirs.socket)
     stack.callback(server.stop)
     server.start()
     log.info("hvdgrab %s: process %d on %s, record %s", hvdgrab.__version__, os.getpid(), context.host, dirs.record)
-    tell(ready_fd)
+    starting.ready(os.getpid())
     loop.run(context, Engine(context), Spool(context, desk), waker)
     server.stop()
     store.close()
     log.info("ended; jobs go on")
 
 
-def build_starters() -> Mapping[str, Starter]:
-    """All ways to start supervisors."""
+def build_starters(umask: int) -> Mapping[str, Starter]:
+    """All ways to start supervisors.
+
+    Args:
+        umask: of whoever started the daemon: jobs are to share their results as their users do, the daemon nothing.
+    """
     from launcher.starters.local import LocalStarter
     from launcher.starters.slurm import SlurmStarter
 
-    return {"local": LocalStarter(), "slurm": SlurmStarter()}
+    return {"local": LocalStarter(umask=umask), "slurm": SlurmStarter()}
 
 
 @contextlib.contextmanager

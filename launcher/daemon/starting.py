@@ -123,6 +123,7 @@ class Starting:
             plan = next_attempt(first, job.attempt)
         attempt = paths.attempt(job.attempt)
         attempt.create()
+        check_directory(paths, job.attempt)
         replace_text(attempt.plan, plan.to_json(), durable=True)
         replace_text(paths.plan, plan.to_json(), durable=True)
         return plan

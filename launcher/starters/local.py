@@ -28,8 +28,9 @@ class LocalStarter:
     name = "local"
     interval = 0.0
 
-    def __init__(self, host: str | None = None) -> None:
+    def __init__(self, host: str | None = None, umask: int = -1) -> None:
         self._host = host or os.uname().nodename
+        self._umask = umask
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._watched: dict[int, int] = {}
 
@@ -44,6 +45,7 @@ class LocalStarter:
                     [plan.python, "-m", SUPERVISOR, str(job.root), str(attempt)],
                     cwd=job.root, env={**inherited, **plan.environment, MARK: job.id, ATTEMPT: str(attempt)},
                     stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True,
+                    umask=self._umask,
                 )  # fmt: skip
         except (OSError, ValueError) as error:
             text = error.strerror if isinstance(error, OSError) else str(error)

@@ -169,6 +169,17 @@ def test_the_daemon_keeps_no_secret_of_whoever_started_it(daemon: RealDaemon, mo
     assert os.getsid(pid) != os.getsid(0)
 
 
+def test_jobs_get_the_umask_of_their_user_and_the_daemon_keeps_its_own(daemon: RealDaemon) -> None:
+    before = os.umask(0o027)
+    try:
+        pid = daemon.start()
+    finally:
+        os.umask(before)
+    job = daemon.submit("umask", "import os, sys; sys.exit(os.umask(0))")
+    assert "Umask:\t0077" in Path(f"/proc/{pid}/status").read_text()
+    assert daemon.wait(job).exit_code == 0o027
+
+
 def test_directories_that_cannot_serve_are_named(tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(tmp_path)
     with pytest.raises(LauncherError, match=r"the path of the socket is \d+ bytes long.*set HVDGRAB_RUNTIME"):
