@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import asdict, dataclass
 
-from launcher.files import as_text, create_once, read_object
+from launcher.files import as_text, create_once, read_object, reserve
 from launcher.paths import AttemptPaths
 from launcher.process.identity import own_identity
 
@@ -44,7 +44,10 @@ def take(attempt: AttemptPaths) -> bool:
     """
     attempt.create()
     claim = Claim(**own_identity(), time=round(time.time(), 3), slurm_job_id=os.environ.get("SLURM_JOB_ID"))
-    return create_once(attempt.claim, as_text(asdict(claim)))
+    taken = create_once(attempt.claim, as_text(asdict(claim)))
+    if taken:
+        reserve(attempt.root)
+    return taken
 
 
 def superseded(attempt: AttemptPaths) -> bool:

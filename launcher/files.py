@@ -6,11 +6,17 @@ that several hosts share.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+RESERVE = ".reserve"
+RESERVED = 4096
+"""Bytes: a block of most file systems."""
 
 
 def replace_text(path: Path, text: str, *, durable: bool = False) -> None:
@@ -21,6 +27,8 @@ def replace_text(path: Path, text: str, *, durable: bool = False) -> None:
         text: ASCII.
         durable: whether it must survive a power failure.
 
+    On a full disk the space that the file has, or that `reserve` has kept, is written over; that takes no new space.
+
     Raises:
         OSError: where the system refuses; the old content then stays.
     """
@@ -28,9 +36,45 @@ def replace_text(path: Path, text: str, *, durable: bool = False) -> None:
     try:
         _write(temporary, text, durable)
         temporary.replace(path)
-    except OSError:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _write_over(path, text):
+            raise
+
+
+def reserve(folder: Path) -> None:
+    """Keep the space of one small file in a directory, for the time when the disk is full."""
+    with contextlib.suppress(OSError):
+        (folder / RESERVE).write_bytes(b" " * RESERVED)
+
+
+def release(folder: Path) -> None:
+    """Give the space back."""
+    with contextlib.suppress(OSError):
+        (folder / RESERVE).unlink(missing_ok=True)
+
+
+def _write_over(path: Path, text: str) -> bool:
+    """Write into space that is there: the file's own, or the one kept for a new file.  Blanks follow a text that is shorter."""
+    data = text.encode("ascii").ljust(RESERVED)
+    kept = path.parent / RESERVE
+    place = path if path.exists() else kept
+    if len(data) > RESERVED:
+        return False
+    try:
+        file = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        size = os.fstat(file).st_size
+        done = os.pwrite(file, data[: max(size, len(text))], 0)
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    if place is kept:
+        kept.replace(path)
+    return done >= len(text)
 
 
 def create_once(path: Path, text: str) -> bool:

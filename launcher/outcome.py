@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher import stop
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
-from launcher.files import as_text, read_object, replace_text
+from launcher.files import as_text, read_object, release, replace_text
 from launcher.paths import AttemptPaths
 from launcher.process.marks import RankMark
 
@@ -72,6 +72,7 @@ class AttemptEnd:
             OSError: where it cannot be written.
         """
         replace_text(attempt.end, as_text(asdict(self)), durable=True)
+        release(attempt.root)
 
     @classmethod
     def read(cls, attempt: AttemptPaths) -> AttemptEnd | None:
