@@ -65,7 +65,10 @@ def make_parts(config: GraBConfig, book: OrderBook, dimension: int, device: torc
         measuring=FoldSketch(BOUND_WIDTH, config.seed ^ MEASURING_SEED) if config.bound == "sketch" else None,
         exact=config.bound == "exact",
     )
-    said = _said(config, compressor, dimension, room)
+    wire = compressor.wire_bytes(dimension)
+    if config.coordinator == "sharded":
+        wire = 4 * -(-dimension // book.size) * (book.size - 1)
+    said = _said(config, compressor.width(dimension), dimension, wire, room)
     coordinator = _coordinator(config, book, dimension, compressor, room, device)
     if coordinator.balancer is not None:
         said = f"{said}; {coordinator.balancer.choice}"
@@ -135,7 +138,8 @@ def serving_state(config: GraBConfig, ranks: int, units: int, dimension: int) ->
     balancer = _balancer(config, ranks, pairs, compressor.width(dimension), CPU)
     room = _room(config, compressor, dimension, units)
     state = PayloadState(ranks, pairs, dimension, compressor, room, 0, balancer, CPU)
-    return state, f"{_said(config, compressor, dimension, room)}; {balancer.choice}"
+    said = _said(config, compressor.width(dimension), dimension, compressor.wire_bytes(dimension), room)
+    return state, f"{said}; {balancer.choice}"
 
 
 def _room(config: GraBConfig, compressor: Compressor, dimension: int, units: int) -> int:
@@ -143,8 +147,7 @@ def _room(config: GraBConfig, compressor: Compressor, dimension: int, units: int
     return config.pairs_per_message or fitting
 
 
-def _said(config: GraBConfig, compressor: Compressor, dimension: int, room: int) -> str:
-    width, wire = compressor.width(dimension), compressor.wire_bytes(dimension)
+def _said(config: GraBConfig, width: int, dimension: int, wire: int, room: int) -> str:
     return (
         f"{dimension:,} gradient values as {config.compression.kind} ({width:,} values, {wire:,} bytes a pair and rank, "
         f"{room} pairs a message)"

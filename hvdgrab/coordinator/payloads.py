@@ -30,16 +30,16 @@ class Bench:
         width: values of a row.
         balancer: whose running sum is moved to the device.
         device: where the model trains.
+        aside: the stream.
     """
 
-    def __init__(self, rows: int, width: int, balancer: PairBalancer, device: torch.device) -> None:
-        self._balancer = balancer
+    def __init__(self, rows: int, width: int, balancer: PairBalancer, device: torch.device, aside: SideStream) -> None:
+        self._balancer, self._aside = balancer, aside
         self.rows = host_memory(rows, width, device=device)
         """(rows, width) float32 on the host, for the caller to fill."""
         self._away: torch.Tensor | None = None
-        self._aside = SideStream(device)
         if device.type != "cpu":
-            with self._aside():
+            with aside():
                 self._away = torch.empty(rows, width, dtype=torch.float32, device=device)
                 balancer.move(device)
 
@@ -84,7 +84,10 @@ class PayloadState(EpochState):
         self._outgoing = np.empty((pairs_per_message, self._wire), dtype=np.uint8)
         self._received = np.empty(0 if balancer is None else size * pairs_per_message * self._wire, dtype=np.uint8)
         self._step = max(1, min(pairs_per_message, _ROWS_AT_ONCE // size))
-        self._bench = None if balancer is None else Bench(self._step * size, compressor.width(dimension), balancer, device)
+        self._bench: Bench | None = None
+        if balancer is not None:
+            self.aside = SideStream(device)
+            self._bench = Bench(self._step * size, compressor.width(dimension), balancer, device, self.aside)
 
     def encode(self, message: PairMessage) -> Bytes:
         """This rank's payloads (k, wire) of a message; the memory is used again for the next."""

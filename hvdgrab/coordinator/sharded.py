@@ -122,7 +122,7 @@ class ShardedCoordinator(EpochState):
         share = -(-dimension // size)
         balancer = ShardBalancer(share, config, seed=seed, expected=size * pairs, device=device)
         super().__init__(size, pairs, balancer=balancer, room=pairs_per_message)
-        self._parts, self._share, self._aside = balancer, share, SideStream(device)
+        self._parts, self._share, self.aside = balancer, share, SideStream(device)
         self._outgoing = np.zeros(size * pairs_per_message * share, dtype=np.float32)
         self._memory = host_memory(size * pairs_per_message * share, device=device)
         self._step = max(1, _ROWS_AT_ONCE // size)
@@ -157,7 +157,7 @@ class ShardedCoordinator(EpochState):
                 continue
             whole = count == 1 and len(pairs) == size
             rows = received[:, 0] if whole else received[:, part][torch.from_numpy(ranks), torch.from_numpy(pairs)]
-            with self._aside():
+            with self.aside():
                 signs, dropped = self._parts.feed_part(rows, add)
             self.note(signs, dropped, ranks, message.header.pair + first + pairs)
 

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from hvdgrab.balance.balancer import PairBalancer
 from hvdgrab.comm.communicator import Communicator
+from hvdgrab.coordinator.devices import SideStream
 from hvdgrab.coordinator.messages import Header, PairMessage, gather_headers
+from hvdgrab.coordinator.pairing import CPU
 
 Signs = NDArray[np.int8]
 Balance = Mapping[str, Any]
@@ -75,13 +77,16 @@ class EpochState:
         self.balancer = balancer
         self.dropped = np.zeros(size, dtype=np.int64)
         self.bytes_sent = 0
+        self.aside = SideStream(CPU)
+        """Where the balancer works; set by coordinators that balance on a GPU.  All that touches it must run there."""
         self._root = root
         self._room = room
 
     def prepare(self, communicator: Communicator) -> None:  # noqa: ARG002
         """See `Coordinator.prepare`: compile what will balance, while the first batches are trained on."""
         if self.balancer is not None:
-            self.balancer.warm_up()
+            with self.aside():
+                self.balancer.warm_up()
 
     def exchange(self, communicator: Communicator, message: PairMessage) -> None:
         """Nothing is balanced."""
@@ -94,7 +99,8 @@ class EpochState:
 
     def saved(self, communicator: Communicator | None, epoch: int) -> tuple[Signs, dict[str, Any] | None]:  # noqa: ARG002
         """See `Coordinator.saved`."""
-        return self.signs.copy(), None if self.balancer is None else self.balancer.state_dict()
+        with self.aside():
+            return self.signs.copy(), None if self.balancer is None else self.balancer.state_dict()
 
     def restore(self, communicator: Communicator, epoch: int, signs: Signs, balance: Balance | None) -> None:  # noqa: ARG002
         """See `Coordinator.restore`."""
@@ -106,14 +112,16 @@ class EpochState:
         self.bytes_sent = 0
         self.signs[...] = signs
         if self.balancer is not None and balance is not None:
-            self.balancer.load_state_dict(dict(balance))
+            with self.aside():
+                self.balancer.load_state_dict(dict(balance))
 
     def reset(self, epoch: int) -> None:
         """Start an epoch."""
         self.signs[...] = 0
         self.dropped[...] = 0
         if self.balancer is not None:
-            self.balancer.begin_epoch(epoch)
+            with self.aside():
+                self.balancer.begin_epoch(epoch)
 
     def meet(self, communicator: Communicator, header: Header, extra: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Compare the ranks' headers, and bring their ``extra`` (k,) to whoever needs it: (W, k) there, else None."""
