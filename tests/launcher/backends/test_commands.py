@@ -10,7 +10,7 @@ from launcher.backends.flavours import FLAGS, flags_for
 from launcher.errors import PlanError
 from tests.launcher.helpers import JOB_ID, host, mpirun, plan
 
-WRAPPER = f"/opt/py/bin/python -m launcher.process.rank /jobs/{JOB_ID}"
+WRAPPER = f"/opt/py/bin/python -m launcher.process.rank /jobs/{JOB_ID} 1"
 MPIRUN = "command: x\nbackend: {kind: mpirun}\nresources: "
 
 
@@ -119,4 +119,4 @@ def test_versions_between_the_known_ones() -> None:
 
 def test_registry_holds_each_backend_by_its_own_name() -> None:
     names = {name: backend.name for name, backend in BACKENDS.items()}
-    assert names == {"local": "local", "mpirun": "mpirun", "horovodrun": "horovodrun"}
+    assert names == {name: name for name in ("local", "mpirun", "horovodrun", "slurm", "srun")}
