@@ -15,6 +15,7 @@ import numpy as np
 
 from hvdgrab.comm.choice import ChoosingCommunicator, calibrate
 from hvdgrab.comm.communicator import Communicator, broadcast_bytes, gather_bytes
+from hvdgrab.comm.cuda import check as check_cuda
 from hvdgrab.comm.hierarchical import HierarchicalCommunicator
 from hvdgrab.comm.mpi import MPICommunicator
 from hvdgrab.comm.serial import SerialCommunicator
@@ -42,6 +43,10 @@ class Settings(Protocol):
     def node_size(self) -> int | None:
         """Ranks of a node, instead of what MPI says."""
 
+    @property
+    def cuda_aware(self) -> bool:
+        """Whether MPI is to be given addresses on the GPU; see `hvdgrab.comm.cuda`."""
+
 
 def say(text: str) -> None:
     """On standard error; `open_communicator` calls it on rank 0."""
@@ -62,6 +67,8 @@ def open_communicator(parent: MPI.Intracomm, settings: Settings, tell: Callable[
     if parent.Get_size() == 1:
         return SerialCommunicator()
     flat = MPICommunicator(parent)
+    if settings.cuda_aware:
+        check_cuda(parent)
     places = all_places(flat)
     chosen: Communicator
     if settings.algorithm == "flat":
