@@ -60,6 +60,8 @@ class Facts:
     """Names of the inherited variables, sorted."""
     mpirun: Mpirun | None
     horovodrun: str | None
+    allocation: int | None = None
+    """Tasks for which SLURM's allocation that this process stands in has room; None outside one."""
 
 
 def parse_version(text: str) -> tuple[Flavour, tuple[int, ...]]:
@@ -117,6 +119,15 @@ def _named(wanted: str, path: str) -> str:
     return str(Path.cwd() / os.path.expanduser(wanted))  # noqa: PTH111 - an unknown user's home is left as it is
 
 
+def _allocation(path: str) -> int | None:
+    if "SLURM_JOB_ID" not in os.environ or shutil.which("srun", path=path) is None:
+        return None
+    from launcher.slurm.allocation import Allocation
+
+    found = Allocation.from_environment(os.environ)
+    return None if found is None else found.slots
+
+
 def _package_root() -> str | None:
     """The checkout that holds the launcher, unless it is installed where the interpreter looks anyway."""
     root = Path(launcher.__file__).resolve().parent.parent
@@ -144,4 +155,5 @@ def collect(wanted_mpirun: str | None = None) -> Facts:
         environment=tuple(sorted(os.environ)),
         mpirun=probe_mpirun(mpirun) if mpirun else None,
         horovodrun=find_program("horovodrun", path),
+        allocation=_allocation(path),
     )

@@ -34,18 +34,21 @@ class Layout:
         return self.training + self.server
 
 
-def make_layout(spec: Spec, cores: int, *, slurm: bool, excluded: Collection[str]) -> Layout:
+def make_layout(spec: Spec, cores: int, *, slurm: bool, allocation: int | None, excluded: Collection[str]) -> Layout:
     """Ranks and hosts for a spec.
 
     Args:
         spec: the spec.
         cores: cores of this host.
         slurm: whether SLURM finds the hosts.
+        allocation: slots of the allocation that is used, where one is.
         excluded: hosts that are avoided.
 
     Raises:
         PlanError: where the ranks do not fit, or a consent is missing.
     """
+    if allocation is not None:
+        return _in_allocation(spec, allocation)
     if slurm:
         return _under_slurm(spec)
     resources = spec.resources
@@ -101,6 +104,16 @@ def _on_hosts(spec: Spec, cores: int, excluded: Collection[str]) -> Layout:
     shared = training + server > sum(host.slots for host in left)
     threads = _threads(spec, cores, max(host.slots for host in used))
     return Layout(wanted, training, server, hosts, used, shared, threads)
+
+
+def _in_allocation(spec: Spec, slots: int) -> Layout:
+    resources, server = spec.resources, spec.resources.server_ranks
+    ranks = max(1, slots - server) if resources.ranks == "auto" else resources.ranks
+    shared = ranks + server > slots
+    if shared and not resources.oversubscribe:
+        held = f"this allocation of SLURM has room for {slots} tasks"
+        raise spec.refuse("resources.ranks", f"{ranks + server} ranks do not fit: {held}; use `salloc --ntasks={ranks + server}`")
+    return Layout(ranks, ranks, server, (), (), shared, threads=_threads(spec, 1, 1))
 
 
 def _under_slurm(spec: Spec) -> Layout:

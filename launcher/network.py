@@ -81,12 +81,12 @@ def network_environment(network: NetworkSettings, backend: str, flavour: str, ve
 
     Under SLURM the MPI is only known at run time and srun takes no options of it: there every MPI's variables are set.
     """
-    tables = list(WIRES.values()) if backend == "slurm" else [wires_for(flavour, version)]
+    tables = list(WIRES.values()) if backend in ("slurm", "srun") else [wires_for(flavour, version)]
     values: dict[str, str] = {}
     if network.interface is not None:
         for wires in tables:
             values |= {name: text.format(interface=network.interface) for name, text in wires.interface_environment.items()}
-    if backend == "slurm":
+    if backend in ("slurm", "srun"):
         values |= _openmpi_variables(network)
     if network.nccl_ib_disable is not None:
         values["NCCL_IB_DISABLE"] = str(int(network.nccl_ib_disable))

@@ -35,7 +35,7 @@ class Plan:
     """Names or ids of jobs that must have succeeded before."""
     host: str
     backend: str
-    """local, mpirun, horovodrun or slurm."""
+    """local, mpirun, horovodrun, slurm, or srun: inside an allocation that is there already."""
     backend_reason: str
     """Why this one, for people."""
     launcher_path: str

@@ -75,7 +75,7 @@ def _limits(spec: Spec, backend: str, ranks: int) -> Iterator[tuple[str, str]]:
     limit, before = spec.resources.time_limit, spec.checkpoint.before_limit
     if limit is not None and spec.checkpoint.signal is not None and before >= limit:
         yield "checkpoint.before_limit", "is not shorter than resources.time_limit: the signal would come at the start"
-    if spec.restart.time_limit != 0 and limit is None and backend != "slurm":
+    if spec.restart.time_limit != 0 and limit is None and backend not in ("slurm", "srun"):
         yield "restart.time_limit", "there is no resources.time_limit after which the job could be started again"
     fewest = spec.restart.min_ranks
     if fewest is not None and fewest > ranks:

@@ -39,9 +39,14 @@ def make_plan(spec: Spec, facts: Facts, job: JobPaths, attempt: int = 1, exclude
     Raises:
         PlanError: where a consent is missing, or the host cannot run the spec; with file and line where they are known.
     """
-    slurm = spec.backend.kind == "slurm" or (spec.backend.kind == "auto" and spec.slurm is not None)
-    layout = make_layout(spec, facts.cores, slurm=slurm, excluded=excluded_hosts)
-    backend, reason = ("slurm", _slurm_reason(spec)) if slurm else _backend(spec, facts, layout)
+    kind = spec.backend.kind
+    slurm = kind == "slurm" or (kind == "auto" and spec.slurm is not None)
+    inside = facts.allocation if kind in ("auto", "slurm") and not spec.resources.hosts else None
+    layout = make_layout(spec, facts.cores, slurm=slurm, allocation=inside, excluded=excluded_hosts)
+    if inside is not None:
+        backend, reason = "srun", "this is an allocation of SLURM"
+    else:
+        backend, reason = ("slurm", _slurm_reason(spec)) if slurm else _backend(spec, facts, layout)
     check_spec(spec, facts, backend, layout.training)
     draft = _draft(spec, facts, job, layout, backend, reason)
     return _completed(replace(draft, attempt=attempt, excluded_hosts=tuple(sorted(excluded_hosts))), job)
@@ -97,7 +102,8 @@ def _completed(draft: Plan, job: JobPaths) -> Plan:
 
 def _draft(spec: Spec, facts: Facts, job: JobPaths, layout: Layout, backend: str, reason: str) -> Plan:
     flavour, version = (facts.mpirun.flavour, facts.mpirun.version) if facts.mpirun and backend != "local" else ("", ())
-    slurm = backend == "slurm"
+    slurm = backend in ("slurm", "srun")
+    removed = scrubbed(facts.environment)
     return Plan(
         version=PLAN_VERSION,
         job_id=job.id,
@@ -144,7 +150,7 @@ def _draft(spec: Spec, facts: Facts, job: JobPaths, layout: Layout, backend: str
         workdir=resolve_workdir(spec.workdir, facts.cwd),
         environment=_environment(spec, facts, job, backend, layout),
         rank_environment=dict(spec.env),
-        scrubbed=scrubbed(facts.environment),
+        scrubbed=tuple(name for name in removed if backend != "srun" or not name.startswith("SLURM_")),
         secrets=tuple(spec.secrets),
         files=(),
     )
@@ -205,7 +211,7 @@ def _environment(spec: Spec, facts: Facts, job: JobPaths, backend: str, layout: 
 
 def _search_path(facts: Facts, backend: str) -> dict[str, str]:
     """PATH with mpirun's directory at its end, where mpirun was found beside the interpreter: horovodrun calls it by name."""
-    if backend in ("local", "slurm") or facts.mpirun is None:
+    if backend in ("local", "slurm", "srun") or facts.mpirun is None:
         return {}
     directory = str(Path(facts.mpirun.path).parent)
     return {} if directory in facts.path.split(":") else {"PATH": f"{facts.path}:{directory}"}

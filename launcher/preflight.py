@@ -147,7 +147,7 @@ def _reaching(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:
 
 def _wires(plan: Plan, network: NetworkSettings) -> list[Fault]:
     """Interfaces and devices that this host lacks; Open MPI 5 ends without a word where there is none of the named ones."""
-    if plan.backend == "slurm":
+    if plan.backend in ("slurm", "srun"):
         return []
     interfaces = {name for _, name in socket.if_nameindex()}
     found = []

@@ -167,6 +167,23 @@ def test_what_the_ranks_or_mpirun_would_refuse_is_refused_while_planning(text: s
     assert message in str(caught.value)
 
 
+ALLOCATED = {"allocation": 4, "mpirun": None, "horovodrun": None, "cores": 1, "environment": ("PATH", "SLURM_JOB_ID", "PMI_RANK")}
+
+
+def test_inside_an_allocation_its_places_are_used() -> None:
+    made = plan("command: x", **ALLOCATED)
+    assert (made.backend, made.ranks, made.oversubscribed, made.scrubbed) == ("srun", 4, False, ("PMI_RANK",))
+    assert made.argv[0] == "srun"
+    assert plan("command: x\nresources: {ranks: 1}\nslurm: {}", **ALLOCATED).backend == "srun"
+    assert plan("command: x\nbackend: {kind: slurm}\nresources: {server_ranks: 1}", **ALLOCATED).training_ranks == 3
+    assert plan("command: x\nbackend: {kind: local}\nresources: {ranks: 1}", **ALLOCATED).scrubbed == ("PMI_RANK", "SLURM_JOB_ID")
+    with pytest.raises(
+        PlanError, match="5 ranks do not fit: this allocation of SLURM has room for 4 tasks; use `salloc --ntasks=5`"
+    ):
+        plan("command: x\nresources: {ranks: 5}", **ALLOCATED)
+    assert plan("command: x\nresources: {ranks: 5, oversubscribe: true}", **ALLOCATED).oversubscribed
+
+
 def test_all_faults_of_a_plan_are_named_at_once() -> None:
     with pytest.raises(PlanError) as caught:
         plan("command: x\ngrab: {order: grab, designated_rank: 7}\nrestart: {min_ranks: 9}")
