@@ -1,11 +1,13 @@
-"""Entry point of ``hvdgrab-launch``."""
+"""Entry point of ``hvdgrab-launch``.
+
+What takes time to import is imported inside `main`, where a Ctrl-C finds somebody who expects it.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-from launcher.cli.app import app
 from launcher.errors import EXIT_INTERRUPTED
 
 _ABOUT_ITSELF = ("--help", "-h", "--version")
@@ -23,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if argv is None else argv)
     try:
+        from launcher.cli.app import app
+
         app(args=with_default_command(given), prog_name="hvdgrab-launch")
     except SystemExit as end:
         return _code(end)
@@ -33,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def commands() -> set[str]:
     """The words that are commands."""
+    from launcher.cli.app import app
+
     named = {command.name or (command.callback.__name__ if command.callback else "") for command in app.registered_commands}
     return named | {str(group.name) for group in app.registered_groups}
 
