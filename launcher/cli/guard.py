@@ -12,6 +12,9 @@ import typer
 
 from launcher.errors import EXIT_INTERRUPTED, EXIT_OK, LauncherError, UsageError
 
+_AFTER_INTERRUPT = {"run": "nothing was started", "validate": "nothing was started", "cancel": "what was asked to end ends"}
+"""What Ctrl-C means, by command, where it does not handle that itself."""
+
 
 def guarded(command: Callable[..., int]) -> Callable[..., None]:
     """A command that returns its exit code, as typer wants it: errors that were raised on purpose are printed on stderr."""
@@ -28,7 +31,7 @@ def guarded(command: Callable[..., int]) -> Callable[..., None]:
         except BrokenPipeError:
             code = _reader_gone()
         except KeyboardInterrupt:
-            complain("interrupted; nothing was started" if command.__name__ == "run" else "interrupted")
+            complain(f"interrupted; {_AFTER_INTERRUPT.get(command.__name__, 'what runs goes on')}")
             code = EXIT_INTERRUPTED
         raise typer.Exit(code)
 

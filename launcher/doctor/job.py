@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 from launcher import claim, facts, preflight, remote
 from launcher.cli.render import placement_text
+from launcher.doctor import network
 from launcher.doctor.checks import Check
 from launcher.errors import PlanError, UsageError
 from launcher.paths import JobPaths, jobs_root, new_id
 from launcher.plan import Plan
 from launcher.planning import make_plan
+from launcher.sections import NetworkSettings
 from launcher.spec import Spec
 
 
@@ -25,8 +28,30 @@ def checks(specs: Sequence[Spec], jobs_dir: str | None = None) -> list[Check]:
         preflight.check(plan, os.environ)
     except PlanError as error:
         return [Check("job", "missing", str(error), "`hvdgrab-launch validate` checks the file alone")]
-    planned = Check("job", "ok", f"{spec.name}: {placement_text(plan)}")
-    return [planned, *host_checks(plan, job)] if remote.other_hosts(plan) else [planned]
+    planned = [Check("job", "ok", f"{spec.name}: {placement_text(plan)}"), *wire_checks(spec.network)]
+    return [*planned, *host_checks(plan, job)] if remote.other_hosts(plan) else planned
+
+
+def wire_checks(wanted: NetworkSettings, net: Path = network.NET, infiniband: Path = network.INFINIBAND) -> list[Check]:
+    """Whether the interfaces and UCX devices that the job names are there."""
+    cards = sorted(path.name for path in net.iterdir()) if net.is_dir() else []
+    ports = [f"{port.device}:{port.number}" for port in network.ports(infiniband)]
+    checks = [
+        _absent("network.interface", wanted.interface, cards),
+        _absent("network.nccl_socket_ifname", wanted.nccl_socket_ifname, cards, beginnings=True),
+        _absent("network.ucx_devices", wanted.ucx_devices, ["all", *ports, *cards]),
+    ]
+    return [check for check in checks if check is not None]
+
+
+def _absent(setting: str, value: str | None, there: Sequence[str], *, beginnings: bool = False) -> Check | None:
+    """Names that are not there.  Subnets are for MPI to judge, and exclusions for NCCL, which also takes beginnings of names."""
+    names = [name for name in (value or "").split(",") if name and "/" not in name and name[0] not in "^="]
+    absent = [name for name in names if not any(one == name or (beginnings and one.startswith(name)) for one in there)]
+    if not absent:
+        return None
+    fix = f"there are: {', '.join(there) or 'none'}; names must be the same on every host"
+    return Check(setting, "missing", f"there is no {' and no '.join(absent)} on this host", fix)
 
 
 def host_checks(plan: Plan, job: JobPaths) -> list[Check]:

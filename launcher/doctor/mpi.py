@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.doctor.checks import Check, remedy
 from launcher.doctor.tools import ask, programs
-from launcher.facts import parse_version
+from launcher.facts import parse_version, without_foreign_prefix
 
 LABELS = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}
 
@@ -56,6 +56,7 @@ def find_builds(environ: Mapping[str, str]) -> list[Build]:
 
 def describe(program: Path, environ: Mapping[str, str]) -> Build:
     """Ask one mpirun."""
+    environ = without_foreign_prefix(str(program), environ)
     answer = ask([program, "--version"], environ)
     if answer.code != 0:
         return Build(program, "unknown", (), answer.fault)

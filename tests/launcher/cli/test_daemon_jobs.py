@@ -50,6 +50,7 @@ def test_json_is_one_document_with_what_programs_need(home: Home) -> None:
     assert found["id"] in json.dumps(home.data("ls"))
     assert home.data("daemon", "status")["pid"] == home.data("daemon", "start")["pid"] == home.pid()
     assert home.data("logs", "document")["lines"] == ["hello"]
+    assert "finished     state=succeeded" in home.call("events", "document", "-f").stdout.splitlines()[-1]
 
 
 def test_a_detached_job_is_named_by_id_name_and_beginning(home: Home) -> None:

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.bootstrap.probes import Probe
-from launcher.doctor import gpus, host, network
+from launcher.doctor import gpus, host, job, network
 from launcher.doctor.mpi import Build
 from launcher.doctor.tools import Answer
+from launcher.sections import NetworkSettings
 from tests.bootstrap.conftest import Shims
 
 INFINITE = resource.RLIM_INFINITY
@@ -120,6 +121,25 @@ def test_infiniband_that_no_port_or_no_mpi_can_use(tmp_path: Path) -> None:
     checks = network.infiniband_checks(infiniband(tmp_path / "b", "4: ACTIVE"), [without])
     assert [check.state for check in checks] == ["ok", "note"]
     assert "built without UCX" in checks[1].found
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "absent"),
+    [
+        ("interface", "eth0,10.1.0.0/16", None),
+        ("interface", "eth0,ib7", "there is no ib7 on this host"),
+        ("nccl_socket_ifname", "eth,^docker", None),
+        ("nccl_socket_ifname", "ib", "there is no ib on this host"),
+        ("ucx_devices", "mlx5_0:1,eth0", None),
+        ("ucx_devices", "mlx5_9:1", "there is no mlx5_9:1 on this host"),
+    ],
+)
+def test_wires_that_a_job_names_must_be_there(tmp_path: Path, setting: str, value: str, absent: str | None) -> None:
+    fake(tmp_path / "net", eth0__operstate="up", docker0__operstate="up")
+    infiniband(tmp_path / "ib", "4: ACTIVE")
+    checks = job.wire_checks(NetworkSettings(**{setting: value}), tmp_path / "net", tmp_path / "ib")
+    expected = [] if absent is None else [(f"network.{setting}", "missing", absent)]
+    assert [(check.name, check.state, check.found) for check in checks] == expected
 
 
 CPU_TORCH = Probe({"version": "2.13", "cuda": None, "gpus": 0})

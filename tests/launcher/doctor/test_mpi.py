@@ -9,7 +9,9 @@ import pytest
 
 from launcher.doctor import building, mpi, tools
 from launcher.doctor.mpi import Build
+from launcher.process.identity import start_ticks
 from tests.bootstrap.conftest import Shims
+from tests.launcher.cli.home import eventually
 
 OPEN_MPI = "echo 'mpirun (Open MPI) 4.1.8'"
 INFO = """cat <<'END'
@@ -82,9 +84,9 @@ def test_a_tool_that_hangs_is_given_up_with_all_that_it_started(tmp_path: Path) 
     before = time.monotonic()
     answer = tools.ask([folder / "mpirun"], {"PATH": "/bin:/usr/bin"}, timeout=0.5)
     assert time.monotonic() - before < 10
-    assert (answer.code, answer.complaint) == (None, "no answer within 0 s") or answer.complaint.startswith("no answer within")
-    child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
-    assert not child.exists() or ") Z " in child.read_text()
+    assert (answer.code, answer.complaint[:16]) == (None, "no answer within")
+    child = int((tmp_path / "child").read_text())
+    eventually(lambda: start_ticks(child) is None)
 
 
 def test_a_tool_whose_child_keeps_its_output_open_does_not_keep_us(tmp_path: Path) -> None:
