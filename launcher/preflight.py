@@ -38,6 +38,7 @@ def check(plan: Plan, inherited: Mapping[str, str], spec: Spec | None = None) ->
         PlanError: naming everything that was found.
     """
     faults = [*_secrets(plan, inherited), *_places(plan, inherited), *_reaching(plan, inherited), *_limits(plan)]
+    faults += _job_directory(plan)
     faults += _wires(plan, spec.network) if spec is not None else []
     if faults:
         raise PlanError([spec.problem(*fault) if spec else Problem("", None, *fault) for fault in faults])
@@ -96,6 +97,15 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for below in value:
             yield from _texts(below)
+
+
+def _job_directory(plan: Plan) -> Iterator[Fault]:
+    """Whether the job directory can be made; nothing is made."""
+    above = next(path for path in Path(plan.job_dir).parents if os.path.lexists(path))
+    if not above.is_dir():
+        yield "", f"the job directory {plan.job_dir} cannot be made: {above} is not a directory"
+    elif not os.access(above, os.W_OK | os.X_OK):
+        yield "", f"the job directory {plan.job_dir} cannot be made: {above} is not writable; choose another with --jobs-dir"
 
 
 def _places(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:

@@ -135,6 +135,15 @@ def test_a_directory_that_may_not_be_entered(programs: Path) -> None:
     assert "cannot be entered: no permission" in fault("command: tool\nworkdir: closed", programs)
 
 
+def test_a_job_directory_that_cannot_be_made(programs: Path) -> None:
+    (programs / "file").touch()
+    job = spec("command: tool")
+    made = make_plan(job, host(cwd=str(programs)), JobPaths(programs / "file" / "deep" / "demo-20250102-030405-00ff"))
+    with pytest.raises(PlanError, match=r"job\.yaml: the job directory .* cannot be made: .*/file is not a directory"):
+        preflight.check(made, {"PATH": str(programs)}, job)
+    assert not (programs / "file").is_dir()
+
+
 def test_faults_without_a_spec_still_name_the_setting(programs: Path) -> None:
     made = make_plan(spec("command: absent"), host(cwd=str(programs)), JobPaths(programs / "demo-20250102-030405-00ff"))
     with pytest.raises(PlanError, match="^command: 'absent' is not"):
