@@ -61,7 +61,7 @@ class Client:
             UsageError: where the daemon refuses it; the text says why.
             UnreachableError: where the daemon cannot take it now.
         """
-        return JobView.from_json(self._ask("POST", "/v1/jobs", submission.to_json()))
+        return JobView.from_json(self._insist("POST", "/v1/jobs", submission.to_json()))
 
     def jobs(
         self, *, state: Sequence[str] = (), name: str | None = None, group: str | None = None, limit: int | None = None
@@ -77,7 +77,7 @@ class Client:
 
     def cancel(self, job_id: str) -> JobView:
         """Ask for a job's end; harmless where it has ended or was asked before."""
-        return JobView.from_json(self._ask("POST", _path(job_id, "cancel")))
+        return JobView.from_json(self._insist("POST", _path(job_id, "cancel")))
 
     def retry(self, job_id: str, environment: Mapping[str, str]) -> JobView:
         """Queue a failed or cancelled job again, in its own directory, with its restart budgets whole again.
@@ -86,7 +86,7 @@ class Client:
             job_id: the job.
             environment: the submitter's environment; that of the first submission is not kept.
         """
-        return JobView.from_json(self._once("POST", _path(job_id, "retry"), {"environment": dict(environment)}))
+        return JobView.from_json(self._ask("POST", _path(job_id, "retry"), {"environment": dict(environment)}))
 
     def events(self, job_id: str, after: int = 0) -> list[dict[str, Any]]:
         """What happened to a job, as in its ``events.jsonl``, without the first ``after`` events."""
@@ -110,7 +110,7 @@ class Client:
 
     def stop(self) -> None:
         """End the daemon; jobs go on running, and the next daemon finds them."""
-        self._once("POST", "/v1/daemon/stop")
+        self._ask("POST", "/v1/daemon/stop")
 
     def _answers(self) -> bool:
         try:
@@ -141,12 +141,12 @@ class Client:
             raise _ConnectionLost(f"no daemon answers at {self._dirs.socket}: {error.strerror}") from error
         return connection
 
-    def _ask(self, method: str, path: str, body: Any = None, seconds: float = ANSWER_SECONDS) -> Any:
-        """A request that may be made again: where the daemon goes away meanwhile, the next one answers it."""
+    def _insist(self, method: str, path: str, body: Any = None) -> Any:
+        """A request that changes something and may be repeated: where the daemon goes away meanwhile, the next one takes it."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                return self._once(method, path, body, seconds)
+                return self._ask(method, path, body)
             except _ConnectionLost:
                 if time.monotonic() > deadline or not self._may_start:
                     raise
@@ -154,7 +154,7 @@ class Client:
             if not self._answers():
                 self._start()
 
-    def _once(self, method: str, path: str, body: Any = None, seconds: float = ANSWER_SECONDS) -> Any:
+    def _ask(self, method: str, path: str, body: Any = None, seconds: float = ANSWER_SECONDS) -> Any:
         """One request on a connection of its own: a daemon that was replaced meanwhile leaves no broken one behind."""
         content = None if body is None else json.dumps(body).encode("ascii")
         headers = {"Connection": "close", **({"Content-Type": "application/json"} if content else {})}

@@ -81,6 +81,13 @@ class Storm:
             until(lambda: start_ticks(pid) is None, "the daemon's death")
             self.kills += 1
 
+    def in_flight(self) -> int:
+        """Jobs that have not ended; asked again where the daemon dies over the question."""
+        for _ in range(20):
+            with contextlib.suppress(UnreachableError):
+                return sum(not view.final for view in self.daemon.client().jobs())
+        raise AssertionError("no daemon lives long enough to answer")
+
     def settle(self, seconds: float) -> None:
         """Let everything come to its end under a daemon that lives."""
         end = time.monotonic() + seconds
@@ -121,7 +128,7 @@ def test_two_hundred_kills_with_fifty_jobs_in_flight(daemon: RealDaemon) -> None
     number = 0
     for round_ in range(200):
         storm.strike(steps[round_ % len(steps)] if not str(steps[round_ % len(steps)]).startswith("spool") else None)
-        in_flight = sum(not view.final for view in daemon.client().jobs())
+        in_flight = storm.in_flight()
         for _ in range(max(1, min(10, 50 - in_flight))):
             storm.submit(number)
             number += 1
