@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.cli.book import Listed, directory_view, open_book
 from launcher.cli.logs import has_ended
-from launcher.cli.render import printable
+from launcher.cli.terminal import printable
 from launcher.client import Client
 from launcher.errors import UnreachableError, UsageError
 from launcher.paths import JobPaths

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from launcher.cli.render import printable
 from launcher.cli.table import table
+from launcher.cli.terminal import printable
 from launcher.cli.texts import end_lines, state_text, waiting_text
 from launcher.client import JobView
 from launcher.paths import JobPaths

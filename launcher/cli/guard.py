@@ -40,7 +40,7 @@ def guarded(command: Callable[..., int]) -> Callable[..., None]:
 
 def complain(text: str) -> None:
     """A line on stderr, safe for a terminal; bytes that are no text are shown as escapes."""
-    from launcher.cli.render import printable
+    from launcher.cli.terminal import printable
 
     print(printable(f"hvdgrab-launch: {text}"), file=sys.stderr, flush=True)
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 
 from launcher.cli.book import Listed, open_book
-from launcher.cli.render import printable
 from launcher.cli.table import colourful, painted, table
+from launcher.cli.terminal import printable
 from launcher.cli.texts import waiting_text
 from launcher.client import JobView
 from launcher.errors import UsageError

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.cli.terminal import printable, tail
 from launcher.paths import JobPaths
 from launcher.plan import Plan
 from launcher.process.marks import RankMark
@@ -15,38 +14,28 @@ from launcher.progress import duration
 if TYPE_CHECKING:
     from launcher.foreground import Finished
 
-TAIL_LINES = 20
-TAIL_BYTES = 1 << 16
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def printable(text: str) -> str:
-    """Text without the control characters that would move a terminal's cursor or change its colours."""
-    return _CONTROL.sub("", text).encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
-    """The last lines of a log, safe for a terminal; empty where there is no log."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            data = file.read()
-    except OSError:
-        return []
-    text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-    return [printable(line) for line in text.rstrip().split("\n")[-lines:]] if text.strip() else []
+HOSTS_SHOWN = 4
 
 
 def placement_text(plan: Plan) -> str:
-    """Ranks, backend, cores, binding and threads in one line."""
+    """Ranks, backend, hosts or cores, binding and threads in one line."""
     mpi = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}.get(plan.mpi_flavour, "")
     version = f" ({mpi} {'.'.join(str(part) for part in plan.mpi_version)})" if mpi else ""
+    server = ", one of them the order server" if plan.server_ranks else ""
     shared = ", oversubscribed: they take turns" if plan.oversubscribed else ""
     return (
-        f"{_count(plan.ranks, 'rank')} by {plan.backend}{version} on {_count(plan.cores, 'core')}{shared}; "
+        f"{_count(plan.ranks, 'rank')}{server} by {plan.backend}{version}{_place(plan)}{shared}; "
         f"binding {plan.binding}, {_count(plan.threads_per_rank, 'thread')} a rank"
     )
+
+
+def _place(plan: Plan) -> str:
+    if plan.hosts:
+        names = ", ".join(f"{host.name} ({host.slots})" for host in plan.hosts[:HOSTS_SHOWN])
+        return f" on {names}" + (f" and {len(plan.hosts) - HOSTS_SHOWN} more hosts" if len(plan.hosts) > HOSTS_SHOWN else "")
+    if plan.backend in ("slurm", "srun"):
+        return " on the nodes that SLURM gives" if plan.backend == "slurm" else " in this allocation"
+    return f" on {_count(plan.cores, 'core')}"
 
 
 def _count(number: int, what: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from launcher.cli import listing, render
 from launcher.cli.book import Listed, open_book
 from launcher.cli.table import facts
+from launcher.cli.terminal import printable
 from launcher.cli.texts import moment, next_commands, waiting_text
 from launcher.client import JobView
 from launcher.outcome import AttemptEnd, first_failing
@@ -66,7 +67,7 @@ def job_lines(view: JobView) -> list[str]:
         ("id", view.id),
         ("state", view.state),
         ("exit code", view.exit_code),
-        ("reason", render.printable(view.reason) if view.reason else None),
+        ("reason", printable(view.reason) if view.reason else None),
         ("next attempt", waiting_text(view)),
         ("group", view.group),
         ("waits for", ", ".join(view.depends_on) if view.depends_on and view.state == "queued" else None),
@@ -94,7 +95,7 @@ def _attempt_lines(paths: JobPaths) -> list[str]:
 
 def _end_text(end: AttemptEnd) -> str:
     hosts = f" on {', '.join(end.hosts)}" if end.hosts else ""
-    reason = f": {render.printable(end.reason)}" if end.reason else ""
+    reason = f": {printable(end.reason)}" if end.reason else ""
     progress = "" if end.progressed or end.state == "succeeded" else ", without progress"
     return f"{end.state} after {duration(end.seconds)}{hosts}, exit code {end.exit_code}{progress}{reason}"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from launcher.cli.render import printable
 from launcher.cli.table import facts
+from launcher.cli.terminal import printable
 from launcher.client import JobView
 from launcher.progress import duration
 

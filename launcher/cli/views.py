@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TextIO
 
-from launcher.cli.render import placement_text, printable, tail
+from launcher.cli.render import placement_text
+from launcher.cli.terminal import printable, tail
 from launcher.cli.texts import state_text
 from launcher.client import JobView
 from launcher.paths import JobPaths

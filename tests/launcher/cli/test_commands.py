@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli.main import commands, main, with_default_command
-from launcher.cli.render import printable, tail
+from launcher.cli.terminal import printable, tail
 from launcher.paths import JobPaths
 from launcher.record import EventLog, own_identity
 from launcher.shipped import find_spec, shipped_directories

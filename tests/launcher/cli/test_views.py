@@ -8,16 +8,19 @@ import os
 import pty
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.cli.group_views import PlainGroup, Progress, TerminalGroup, group_lines
+from launcher.cli.render import placement_text
 from launcher.cli.texts import state_text, waiting_text
 from launcher.cli.views import PlainView
 from launcher.client import JobView
 from launcher.paths import JobPaths
+from launcher.plan import HostSlots
 from launcher.progress import MetricsFollower
 from tests.launcher.cli.home import Home
 from tests.launcher.helpers import command_line, plan
@@ -39,6 +42,20 @@ def test_plain_lines(tmp_path: Path) -> None:
     lines = stream.getvalue().splitlines()
     assert lines[0].endswith("4 ranks by horovodrun (Open MPI 4.1.8) on 4 cores; binding none, 1 thread a rank")
     assert lines[2:] == ["epoch 1/2  loss 0.2500  bound 0.80 of random  1 s left", "stopping", "warning: odd"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "4 ranks by horovodrun (Open MPI 4.1.8) on 4 cores; binding none, 1 thread a rank"),
+        ({"oversubscribed": True, "cores": 1, "server_ranks": 1}, "4 ranks, one of them the order server by horovodrun"),
+        ({"hosts": (HostSlots("n1", 2), HostSlots("n2", 2))}, " on n1 (2), n2 (2); "),
+        ({"hosts": tuple(HostSlots(f"n{k}", 1) for k in range(9))}, " on n0 (1), n1 (1), n2 (1), n3 (1) and 5 more hosts; "),
+        ({"backend": "slurm", "mpi_flavour": ""}, "4 ranks by slurm on the nodes that SLURM gives; "),
+    ],
+)
+def test_where_the_ranks_are(changes: dict[str, Any], text: str) -> None:
+    assert text in placement_text(replace(plan(), **changes))
 
 
 def on_terminal(home: Home, *arguments: str) -> tuple[int, str]:
