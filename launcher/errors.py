@@ -50,7 +50,13 @@ class Problem:
 
     def __str__(self) -> str:
         place = self.source if self.line is None else f"{self.source}:{self.line}"
-        return ": ".join(part for part in (place, self.path, self.message) if part)
+        parts = (_short(place, 300), _short(self.path, 300), _short(self.message, 2_000))
+        return ": ".join(part for part in parts if part)
+
+
+def _short(text: str, most: int) -> str:
+    """What a person can read: a fault may quote a word of a megabyte."""
+    return text if len(text) <= most else f"{text[: most - 40]}… ({len(text)} characters)"
 
 
 class SpecError(LauncherError):

@@ -11,6 +11,7 @@ from launcher.fields import at_key
 
 MAX_VARIANTS = 512
 MAX_VALUES = 256
+MAX_SETTINGS = 16
 SHORT_PATHS = {"order": "grab.order", "seed": "grab.seed"}
 """Settings that may be named without their section."""
 NOT_VARIED = ("version", "name", "variants", "group", "depends_on", "priority")
@@ -37,6 +38,8 @@ def check_variants(value: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """The variants by full path, if they make a bounded number of jobs.  Raises ValueError."""
     result: dict[str, list[Any]] = {}
     total = 1
+    if len(value) > MAX_SETTINGS:
+        raise ValueError(f"{len(value)} settings vary; {MAX_SETTINGS} are the most")
     for key, values in value.items():
         path = SHORT_PATHS.get(key, key)
         _check_path(key, path, result)

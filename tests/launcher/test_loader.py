@@ -172,6 +172,11 @@ def test_errors_of_overrides_name_the_option(option: str, message: str) -> None:
     assert message in fault("name: n\ncommand: [x]", option)
 
 
+def test_a_fault_that_quotes_a_long_word_stays_readable() -> None:
+    assert len(fault("command: x\na: !" + "x" * 100_000)) < 3_000
+    assert len(fault("command: x\n" + "k" * 100_000 + ": 1")) < 3_000
+
+
 def test_override_does_not_reach_through_an_alias() -> None:
     text = "command: &c [x]\nbackend: {extra_args: *c}"
     loaded = spec(text, "backend.extra_args=[y]")

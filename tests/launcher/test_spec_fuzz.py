@@ -99,7 +99,7 @@ def look(text: str, number: int = 0) -> bool:
                 _consistent(spec, plan, job)
                 preflight.check(plan, {"PATH": "/usr/bin:/bin"}, spec)
         except LauncherError as error:
-            assert str(error).strip()
+            assert 0 < len(str(error).strip()) < 200_000
             assert error.exit_code == 2
     return bool(plans)
 
@@ -177,7 +177,7 @@ def test_invented_specs_a_sample(data: dict[str, Any]) -> None:
 
 @pytest.mark.soak
 @given(DOCUMENTS)
-@settings(max_examples=5_000, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=3_000, deadline=None, suppress_health_check=SLOW)
 def test_invented_specs(data: dict[str, Any]) -> None:
     check_document(data)
 
@@ -258,4 +258,4 @@ def test_mutated_jobs_a_sample() -> None:
 
 @pytest.mark.soak
 def test_mutated_jobs() -> None:
-    check_mutations(5_000, seed=2)
+    check_mutations(7_000, seed=2)

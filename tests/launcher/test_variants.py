@@ -91,6 +91,7 @@ def test_variants_can_be_set_from_the_command_line() -> None:
         ("variants:\n  command.0: [a]", "the way to '0' leads through a list"),
         ("variants: [a]", "job.yaml:2: variants: must be a mapping of names to values"),
         (f"variants: {json.dumps({'seed': list(range(30)), 'grab.passes_per_unit': list(range(30))})}", "more than 512 jobs"),
+        (f"variants: {json.dumps({f'env.A{n}': [1] for n in range(17)})}", "17 settings vary; 16 are the most"),
         (f"name: {'n' * 60}\nvariants: {{seed: [1]}}", "is longer than 64 characters: give the file a shorter `name`"),
     ],
 )
