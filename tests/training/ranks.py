@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-MODULES = ("capture", "compression", "orders", "weights", "contract", "state", "loops", "records")
+MODULES = ("capture", "compression", "coordinators", "orders", "weights", "contract", "state", "loops", "records")
 """``tests.training.checks_NAME``."""
 CHECK_SECONDS = 100.0
 
