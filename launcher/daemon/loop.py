@@ -12,9 +12,10 @@ from launcher.daemon.context import Context, log
 from launcher.daemon.engine import Engine
 from launcher.daemon.spool import Spool
 from launcher.store.database import RecordError
+from launcher.store.lease import LeaseLostError
 
-RECORD_PAUSE = 2.0
-"""Seconds until the next try, while the record cannot be used."""
+PROBLEM_PAUSE = 2.0
+"""Seconds until the next try, while something keeps the daemon from its work."""
 
 
 class Waker:
@@ -46,15 +47,21 @@ def run(context: Context, engine: Engine, spool: Spool, waker: Waker) -> None:
     """
     while not context.stopping.is_set():
         now = context.clock.steady()
+        pause, soon = PROBLEM_PAUSE, None
         try:
             pause = engine.tick(now)
             soon = spool.look(now)
             context.problem = None
+        except LeaseLostError:
+            raise
         except RecordError as error:
             if context.problem is None:
                 log.error("%s", error)
             context.problem = str(error)
-            pause, soon = RECORD_PAUSE, None
+        except Exception as error:  # whatever it is, the other jobs need a daemon
+            if context.problem is None:
+                log.exception("an error of the daemon itself")
+            context.problem = f"an error of the daemon itself, see its log: {error!r}"
         waker.wait(pause if soon is None else min(pause, soon), _ends(context))
 
 

@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.daemon.context import Context, log
@@ -114,6 +115,9 @@ class Spool:
             log.warning("spool: %s waits: %s", path, error)
         except LauncherError as error:
             self._refuse(path, str(error))
+        except Exception as error:  # one file must not keep the daemon from its work
+            log.exception("spool: %s", path)
+            self._refuse(path, f"an error of hvdgrab-launch itself: {error!r}")
         else:
             self._put(path, self._done)
             log.info("spool: %s became %s", path.name, ", ".join(entry.job.id for entry in jobs) or "what it was before")
@@ -122,16 +126,18 @@ class Spool:
         """The jobs of a file that are not in the record yet; half-made directories of an earlier beginning are removed."""
         notes = path.with_name(f".{path.name}.ids")
         earlier = notes.read_text("utf-8").split() if notes.exists() else []
-        kept = [job_id if self._context.store.get(job_id) is not None else None for job_id in earlier]
-        for job_id, known in zip(earlier, kept, strict=True):
+        known = [self._context.store.get(job_id) for job_id in earlier]
+        for job_id, job in zip(earlier, known, strict=True):
             root = Path(self._jobs) / job_id
-            if known is None and root.is_dir() and not root.is_symlink():
+            if job is None and root.is_dir() and not root.is_symlink():
                 shutil.rmtree(root)
         prepared = self._prepare(str(path), self._jobs)
-        kept += [None] * (len(prepared) - len(kept))
-        ids = [known or entry.job.id for known, entry in zip(kept, prepared, strict=False)]
+        known += [None] * (len(prepared) - len(known))
+        ids = [job.id if job is not None else entry.job.id for job, entry in zip(known, prepared, strict=False)]
         replace_text(notes, "\n".join(ids), durable=True)
-        return [entry for known, entry in zip(kept, prepared, strict=False) if known is None]
+        left = [entry for job, entry in zip(known, prepared, strict=False) if job is None]
+        group = next((job.group_name for job in known if job is not None), None)
+        return [replace(entry, plan=replace(entry.plan, group=group)) for entry in left] if group is not None else left
 
     def _hand_over(self, entry: Prepared) -> None:
         write_directory(entry)

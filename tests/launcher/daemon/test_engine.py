@@ -518,3 +518,35 @@ def test_a_schedulers_word_is_taken_where_the_attempt_left_none(world: World, ca
     assert (view.state, view.exit_code) == (state, code)
     assert "job 17 was ended by user root" in (view.reason or "")
     assert world.swept == [], "its processes are on other hosts"
+
+
+def test_a_full_disk_under_a_job_directory_delays_its_start_and_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    job = world.submit()
+    with monkeypatch.context() as patch:
+        patch.setattr("launcher.daemon.starting.replace_text", full)
+        world.tick(times=3)
+        view = world.view(job)
+        assert (view.state, view.attempt) == ("starting", 1)
+        assert "plan.json: No space left on device" in (view.reason or "")
+    world.clock.now += 60
+    world.tick()
+    assert (world.view(job).state, world.view(job).reason) == ("starting", None)
+    assert world.starter.started == [(job, 1)]
+
+
+def test_a_read_only_job_directory_is_the_end_and_the_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    def refused(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr("launcher.daemon.starting.replace_text", refused)
+    job = world.submit()
+    world.tick(times=2)
+    assert world.view(job).state == "failed"
+    assert "plan.json: Read-only file system" in (world.view(job).reason or "")
