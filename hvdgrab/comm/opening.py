@@ -138,6 +138,7 @@ def hierarchy(flat: MPICommunicator, topology: Topology, slots: int, slot_bytes:
     local, size = ranks.index(flat.rank), window_bytes(len(ranks), slots, slot_bytes)
     group = flat.group(topology.node_of[flat.rank])
     if len(ranks) == 1:
+        flat.barrier()  # the nodes with several ranks meet there
         window = NodeWindow(np.zeros(size, dtype=np.uint8), 1, 0, slots, slot_bytes, lambda: None)
         return HierarchicalCommunicator(flat, topology, window, flat, flat.waiting)
     from mpi4py import MPI
