@@ -11,12 +11,12 @@ import select
 import signal
 import time
 from dataclasses import replace
-from typing import Protocol
 
 from launcher import claim, remote, remote_shell, stop
 from launcher.backends import build_backend
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, BackendError
 from launcher.files import replace_text
+from launcher.lost import lost_node
 from launcher.outcome import CANCELLED, FAILED, NOT_STARTED, AttemptEnd, Outcome, judge
 from launcher.paths import AttemptPaths, JobPaths
 from launcher.plan import Plan
@@ -25,9 +25,12 @@ from launcher.process.keeper import GRACE, GRACE_VARIABLE, seconds_of
 from launcher.process.marks import RankMark, read_marks
 from launcher.process.signals import SignalBox
 from launcher.process.sweep import sweep
-from launcher.progress import Epoch, MetricsFollower
+from launcher.progress import MetricsFollower
 from launcher.record import EventLog
-from launcher.watch import Watch, lost_hosts, spec_names
+from launcher.view import SilentView, View
+from launcher.watch import Watch, spec_names
+
+__all__ = ["AlreadyClaimedError", "AttemptRun", "SilentView", "View", "place"]
 
 TICK = 0.25
 """Seconds between looks at metrics and marks."""
@@ -41,49 +44,6 @@ FAILURE_GRACE = 10.0
 """Seconds that a backend has to end by itself after one of its ranks has failed."""
 ENDED_GRACE = 30.0
 """Seconds that a backend has to end by itself after all of its ranks have ended well."""
-
-
-class View(Protocol):
-    """What a person sees of a run."""
-
-    def started(self, plan: Plan) -> None:
-        """The ranks are being started."""
-        ...
-
-    def tick(self, epochs: list[Epoch], metrics: MetricsFollower) -> None:
-        """Called every `TICK` with the epochs that were finished since."""
-        ...
-
-    def stopping(self, reason: str) -> None:
-        """The ranks are being stopped."""
-        ...
-
-    def warn(self, message: str) -> None:
-        """Something that does not change the job's result."""
-        ...
-
-    def closed(self) -> None:
-        """No further progress follows."""
-        ...
-
-
-class SilentView:
-    """Nobody looks."""
-
-    def started(self, plan: Plan) -> None:
-        """Nothing is shown."""
-
-    def tick(self, epochs: list[Epoch], metrics: MetricsFollower) -> None:
-        """Nothing is shown."""
-
-    def stopping(self, reason: str) -> None:
-        """Nothing is shown."""
-
-    def warn(self, message: str) -> None:
-        """Nothing is shown."""
-
-    def closed(self) -> None:
-        """Nothing is shown."""
 
 
 class AlreadyClaimedError(Exception):
@@ -315,22 +275,8 @@ class AttemptRun:
         self._look()
         marks = read_marks(self._paths, self._plan.ranks)
         finished = self._job.finished.exists() or (False if self._plan.require_finished else None)
-        request = self._stop or self._lost(marks, unknown)
+        request = self._stop or lost_node(marks, self._hosts.names, unknown)
         return judge(marks, 0 if self._backend_hung else code, stopped=request, finished=finished)
-
-    def _lost(self, marks: list[RankMark | None], unknown: list[str]) -> stop.Stop | None:
-        """The end by itself of what had started the ranks, because a host was lost."""
-        if any(mark is not None and mark.failed and not mark.stopped for mark in marks):
-            return None
-        known = [mark for mark in marks if mark is not None]
-        away = {self._hosts.names[host] for host in unknown}
-        cut_off = {mark.rank for mark in known if mark.stop_cause == "starter_gone" and mark.host != node_name()}
-        silent = cut_off | {mark.rank for mark in known if mark.exit_code is None and mark.host in away}
-        lost = lost_hosts(known, silent, node_name())
-        if not lost:
-            return None
-        names = ", ".join(spec_names(lost, self._hosts.names))
-        return stop.Stop(stop.LOST_NODE, "the supervisor", f"the connection to {names} was lost", bad_hosts=lost)
 
     def _end(self, outcome: Outcome) -> AttemptEnd:
         used = tuple(host.name for host in self._plan.hosts) or (node_name(),)
