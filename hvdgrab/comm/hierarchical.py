@@ -26,6 +26,10 @@ from hvdgrab.comm.window import NodeWindow
 LONGEST_STEP = 2**17
 """Most bytes of a rank in one step."""
 
+LONGEST_GATHER = 2**15
+"""Bytes of a rank beyond which a gather goes from rank to rank: the same bytes cross the network either way, fewer messages are of
+no weight any more, and the meeting in the node costs 5 to 10 % of the time (measured at 64 KiB to 1 MB over 100 Mbit/s)."""
+
 Bytes = NDArray[np.uint8]
 
 
@@ -84,8 +88,11 @@ class HierarchicalCommunicator:
         return self._waiting.peers
 
     def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:
-        """See `Communicator.gather`: a node's rows reach the root in one message."""
-        self._collect("gather", send, receive, root)
+        """See `Communicator.gather`: a node's rows reach the root in one message, unless they are long."""
+        if send.nbytes > LONGEST_GATHER:
+            self._flat.gather(send, receive, root)
+        else:
+            self._collect("gather", send, receive, root)
 
     def allgather(self, send: Buffer, receive: Buffer) -> None:
         """See `Communicator.allgather`."""

@@ -99,6 +99,13 @@ def test_a_long_message_needs_no_more_memory_than_its_window(monkeypatch):
     assert steps == [300] * 4
 
 
+def test_only_short_gathers_meet_in_the_node():
+    for count, carried in ((hierarchical.LONGEST_GATHER, 2 * hierarchical.LONGEST_GATHER), (hierarchical.LONGEST_GATHER + 1, 0)):
+        made = ThreadNodes([[0], [1, 2]])
+        assert all(run_all(made.communicators, partial(moved, what="gather", root=0, count=count)))
+        assert made.carried(0) == carried
+
+
 def test_ranks_that_are_waited_for_are_named_and_a_cancelled_call_ends():
     made = ThreadNodes([[0, 1], [2, 3]])
     first, missing = made.communicators[0], []
