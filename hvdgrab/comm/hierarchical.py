@@ -27,8 +27,8 @@ LONGEST_STEP = 2**17
 """Most bytes of a rank in one step."""
 
 LONGEST_GATHER = 2**15
-"""Bytes of a rank beyond which a gather goes from rank to rank: the same bytes cross the network either way, fewer messages are of
-no weight any more, and the meeting in the node costs 5 to 10 % of the time (measured at 64 KiB to 1 MB over 100 Mbit/s)."""
+"""Bytes of a rank beyond which a gather goes from rank to rank: the same bytes cross the network either way, fewer messages are
+of no weight any more, and the meeting in the node costs 5 to 10 % of the time (measured, 64 KiB to 1 MB over 100 Mbit/s)."""
 
 Bytes = NDArray[np.uint8]
 

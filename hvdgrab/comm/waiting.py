@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 
 from hvdgrab.errors import CommunicatorClosed
 
-_FIRST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
+_FIRST_SLEEP, _LONG_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3, 2e-3
+_SLOWER = 1.01
+"""How much longer a long sleep becomes from look to look: what has taken a tenth of a second may take 2 ms more."""
 
 
 class Waiting:
@@ -49,5 +51,5 @@ class Waiting:
                 raise CommunicatorClosed(f"rank {self._rank}: closed while a {what} waited for other ranks")
             if self._check is not None:
                 self._check()
-            pause = min(2 * pause, _LONGEST_SLEEP)
+            pause = min(pause * (2 if pause < _LONG_SLEEP else _SLOWER), _LONGEST_SLEEP)
         self.peers = []

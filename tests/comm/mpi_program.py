@@ -47,11 +47,12 @@ def cancelled_notices_are_refused(comm) -> None:
 
 
 def waiting_costs_little(comm) -> None:
+    """This thread's CPU is what a rank burns beyond Horovod: a twentieth of the wait at most, 0.1 s in 2 s."""
     if comm.rank:
-        time.sleep(0.5)
-    began = time.process_time()
+        time.sleep(1.0)
+    began = time.thread_time()
     comm.broadcast(np.zeros(1), comm.size - 1)
-    assert time.process_time() - began < 0.2, "a rank that waits for half a second must not poll all the time"
+    assert time.thread_time() - began < 0.05, "a rank that waits for a second must not poll all the time"
 
 
 def cut(node_size: int | None, slots: int, slot_bytes: int):
@@ -84,9 +85,10 @@ COMMUNICATORS = {
 }
 
 
-def run(communicator) -> dict[str, list[str]]:
-    results = {}
-    for check in [*CHECKS, waiting_costs_little, cancelled_calls_end, cancelled_notices_are_refused]:
+def run(name: str) -> dict[str, list[str]]:
+    communicator, results = COMMUNICATORS[name](), {}
+    waits = [waiting_costs_little] if name in ("flat", "hierarchical") else []
+    for check in [*CHECKS, *waits, cancelled_calls_end, cancelled_notices_are_refused]:
         try:
             check(communicator)
             outcome = ""
@@ -97,6 +99,6 @@ def run(communicator) -> dict[str, list[str]]:
     return results
 
 
-found = {name: run(COMMUNICATORS[name]()) for name in sys.argv[1:]}
+found = {name: run(name) for name in sys.argv[1:]}
 if MPI.COMM_WORLD.Get_rank() == 0:
     json.dump(found, sys.stdout)

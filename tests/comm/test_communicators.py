@@ -12,7 +12,7 @@ from tests.comm.checks import CHECKS
 from tests.hosts import hosts
 from tests.real import ROOT, mpirun
 
-MPI_ONLY = ["waiting_costs_little", "cancelled_calls_end", "cancelled_notices_are_refused"]
+MPI_ONLY = ["cancelled_calls_end", "cancelled_notices_are_refused"]
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -41,6 +41,12 @@ def over_mpi() -> dict[str, dict[str, list[str]]]:
 @pytest.mark.parametrize("communicator", ON_ONE_HOST)
 def test_mpi_on_one_host(over_mpi, communicator, name):
     assert over_mpi[communicator][name] == []
+
+
+@pytest.mark.parametrize("communicator", ["flat", "hierarchical"])
+def test_a_rank_that_waits_burns_little(over_mpi, over_hosts, communicator):
+    for results in (over_mpi, over_hosts):
+        assert results[communicator]["waiting_costs_little"] == []
 
 
 @pytest.fixture(scope="module")

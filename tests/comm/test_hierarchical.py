@@ -23,9 +23,11 @@ CLUSTERS = {
     "five-nodes": [[0, 1], [2], [3], [4, 5], [6]],
 }
 
+SAMPLE = [("one-node", 4096), ("uneven", 16), ("by-node", 4096), ("five-nodes", 4096)]
+
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize(("cluster", "slot_bytes"), [*((name, 4096) for name in CLUSTERS), ("uneven", 16), ("by-node", 16)])
+@pytest.mark.parametrize(("cluster", "slot_bytes"), SAMPLE)
 def test_every_check_on_made_up_clusters(check, cluster, slot_bytes):
     run_all(ThreadNodes(CLUSTERS[cluster], slot_bytes=slot_bytes).communicators, check)
 
