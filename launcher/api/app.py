@@ -138,7 +138,7 @@ def _add_watching(app: FastAPI, desk: Desk, bell: Bell) -> None:
             rung = bell.listen()
             view = await run_in_threadpool(desk.view, id)
             left = end - clock.time()
-            if view.final or left <= 0:
+            if view.final or left <= 0 or bell.closed:
                 return AsciiResponse(view.to_json())
             await bell.wait(rung, left)
 

@@ -12,7 +12,8 @@ class Bell:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Future[None]] = set()
-        self._closed = False
+        self.closed = False
+        """Whether the daemon ends: nobody should wait any more."""
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Say which loop the server runs in."""
@@ -25,8 +26,8 @@ class Bell:
                 self._loop.call_soon_threadsafe(self._wake)
 
     def close(self) -> None:
-        """Wake all who wait now or later: the daemon ends."""
-        self._closed = True
+        """Wake all who wait: the daemon ends."""
+        self.closed = True
         self.ring()
 
     def _wake(self) -> None:
@@ -42,10 +43,6 @@ class Bell:
         return future
 
     async def wait(self, listening: asyncio.Future[None], seconds: float) -> None:
-        """Wait until it rang, or some seconds have passed.  Raises CancelledError when the daemon ends."""
-        if self._closed:
-            raise asyncio.CancelledError
+        """Wait until it rang, or some seconds have passed."""
         await asyncio.wait([listening], timeout=seconds)
         self._waiting.discard(listening)
-        if self._closed:
-            raise asyncio.CancelledError

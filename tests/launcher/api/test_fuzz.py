@@ -16,7 +16,8 @@ from tests.launcher.daemon.kit import World
 
 hypothesis = pytest.importorskip("hypothesis")
 schemathesis = pytest.importorskip("schemathesis")
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 60.0
+"""Longer is a hang, however busy the machine is."""
 
 
 @pytest.fixture

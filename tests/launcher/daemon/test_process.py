@@ -114,6 +114,26 @@ def test_a_long_wait_ends_with_the_job_and_does_not_hold_up_others(daemon: RealD
     assert ended == ["succeeded"] * 20
 
 
+def test_a_long_wait_does_not_hold_up_the_end_of_the_daemon(daemon: RealDaemon) -> None:
+    daemon.start()
+    job = daemon.submit("stay", STAY, "600")
+    said: list[str] = []
+
+    def wait() -> None:
+        try:
+            Client.connect(start=False, dirs=daemon.dirs).wait(job)
+        except UnreachableError as error:
+            said.append(str(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    until(lambda: daemon.client().job(job).state == "running", "the start")
+    assert control.stop(daemon.dirs, 20.0) is True
+    waiting.join(20)
+    assert said and "daemon" in said[0]
+    assert "ERROR" not in daemon.dirs.log.read_text()
+
+
 def test_what_cannot_be_asked_is_refused_in_words(daemon: RealDaemon) -> None:
     daemon.start()
     client = daemon.client()
