@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from launcher.backends.flavours import Flags, flags_for
+from launcher.errors import PlanError
 from launcher.paths import AttemptPaths, JobPaths
 from launcher.plan import Plan
 from launcher.process.supervisor import VARIABLE
@@ -77,11 +78,25 @@ def host_options(plan: Plan, flags: Flags) -> tuple[str, ...]:
     """Where the ranks run, how the hosts are reached, and which variables travel there."""
     if not plan.hosts:
         return tuple(option.format(ranks=plan.ranks) for option in flags.here)
-    values = {"hosts": host_list(plan), "shell": str(attempt_of(plan).remote_shell)}
-    options = [option.format(**values) for option in flags.hosts]
+    options = [option.format(hosts=host_list(plan)) for option in flags.host_list]
+    options += remote_shell_options(plan, flags)
     for name in exported(plan) if flags.export else ():
         options += [flags.export, name]
     return tuple(options)
+
+
+def remote_shell_options(plan: Plan, flags: Flags) -> list[str]:
+    """By which program hosts are reached.
+
+    Raises:
+        PlanError: where this MPI would take its path apart.
+    """
+    shell = str(attempt_of(plan).remote_shell)
+    if flags.splits_shell and len(shell.split()) != 1:
+        raise PlanError(
+            f"the path {plan.job_dir} holds a blank, and Open MPI cannot reach other hosts from there: choose another --jobs-dir"
+        )
+    return [option.format(shell=shell) for option in flags.remote_shell]
 
 
 def exported(plan: Plan) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ class Flags:
     """Names the hosts with their slots; ``{hosts}`` is replaced by ``node1:2,node2:2``."""
     remote_shell: tuple[str, ...] = ("-launcher", "ssh", "-launcher-exec", "{shell}")
     """Names the program by which hosts are reached; ``{shell}`` is replaced."""
+    splits_shell: bool = False
+    """Whether that program's path is split at blanks."""
     export: str = ""
     """Stands before each name of a variable that travels to other hosts; '' where all do."""
     root: tuple[str, ...] = ()
@@ -35,11 +37,6 @@ class Flags:
     """Variables for ranks that share cores: a rank that waits must let others run."""
     horovodrun: bool = False
     """Whether horovodrun 0.28.1 can drive it."""
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Everything that a job on several hosts needs."""
-        return (*self.host_list, *self.remote_shell)
 
 
 _OPENMPI_4 = Flags(
@@ -57,6 +54,7 @@ _OPENMPI_4 = Flags(
     here=("-H", "localhost:{ranks}"),
     host_list=("-H", "{hosts}"),
     remote_shell=("--mca", "plm_rsh_agent", "{shell}"),
+    splits_shell=True,
     export="-x",
     root=("--allow-run-as-root",),
     oversubscribe=("--oversubscribe",),
@@ -75,6 +73,7 @@ _OPENMPI_5 = Flags(
     here=("--host", "localhost:{ranks}"),
     host_list=("--host", "{hosts}"),
     remote_shell=("--prtemca", "plm_ssh_agent", "{shell}"),
+    splits_shell=True,
     export="-x",
     root=("--allow-run-as-root",),
     oversubscribed_environment={"OMPI_MCA_mpi_yield_when_idle": "1"},

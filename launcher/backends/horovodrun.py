@@ -10,7 +10,14 @@ from __future__ import annotations
 import itertools
 import shlex
 
-from launcher.backends.base import attempt_of, flags_of, host_list, idle_environment, placement, wrapper_command
+from launcher.backends.base import (
+    flags_of,
+    host_list,
+    idle_environment,
+    placement,
+    remote_shell_options,
+    wrapper_command,
+)
 from launcher.backends.process import ProcessBackend
 from launcher.plan import Plan
 
@@ -27,7 +34,7 @@ class HorovodrunBackend(ProcessBackend):
         argv = [plan.launcher_path, "--mpi", "-np", str(plan.ranks)]
         if plan.hosts:
             argv += ["-H", host_list(plan), *_ssh_options(plan.ssh_command)]
-            further = [*(option.format(shell=attempt_of(plan).remote_shell) for option in flags.remote_shell), *further]
+            further = [*remote_shell_options(plan, flags), *further]
         argv += [f"--binding-args={shlex.join(placement(plan, flags))}"]
         argv += [f"--mpi-args={shlex.join(further)}"] if further else []
         return (*argv, *wrapper_command(plan)), idle_environment(plan, flags)
