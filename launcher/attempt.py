@@ -275,8 +275,12 @@ class AttemptRun:
         self._look()
         marks = read_marks(self._paths, self._plan.ranks)
         finished = self._job.finished.exists() or (False if self._plan.require_finished else None)
-        request = self._stop or lost_node(marks, self._hosts.names, unknown)
+        request = self._stop or self._from_outside(marks, unknown)
         return judge(marks, 0 if self._backend_hung else code, stopped=request, finished=finished)
+
+    def _from_outside(self, marks: list[RankMark | None], unknown: list[str]) -> stop.Stop | None:
+        """What ended the ranks although nobody had asked for it; inside a scheduler's job more is known."""
+        return lost_node(marks, self._hosts.names, unknown)
 
     def _end(self, outcome: Outcome) -> AttemptEnd:
         used = tuple(host.name for host in self._plan.hosts) or (node_name(),)

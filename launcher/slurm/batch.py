@@ -22,7 +22,7 @@ from launcher import stop
 from launcher.attempt import AlreadyClaimedError, AttemptRun, SilentView, place
 from launcher.claim import EXIT_CLAIMED, Claim
 from launcher.errors import EXIT_FAILED, EXIT_USAGE, LauncherError
-from launcher.outcome import FAILED, AttemptEnd
+from launcher.outcome import FAILED, AttemptEnd, Outcome
 from launcher.paths import JobPaths
 from launcher.plan import Plan
 from launcher.planning import next_attempt
@@ -124,19 +124,18 @@ class BatchRun(AttemptRun):
 
     scheduler: Scheduler
 
-    def _lost(self, marks: list[RankMark | None], unknown: list[str]) -> stop.Stop | None:
+    def _from_outside(self, marks: list[RankMark | None], unknown: list[str]) -> stop.Stop | None:
         """SLURM may have told the ranks alone to end (preemption with a grace time), or lost a node under them."""
         if all(mark is None or mark.exit_code == 0 for mark in marks):
-            return super()._lost(marks, unknown)
+            return super()._from_outside(marks, unknown)
         told = any(mark is not None and (mark.stopped or mark.exit_code is None or mark.signal is not None) for mark in marks)
         request = self.scheduler.why() if told else None
         if request is not None:
             return replace(request, time=0.0)
-        return super()._lost(marks, unknown)
+        return super()._from_outside(marks, unknown)
 
-    def _end(self, outcome):  # type: ignore[no-untyped-def]
-        end = super()._end(outcome)
-        return replace(end, hosts=self.scheduler.allocation.nodes)
+    def _end(self, outcome: Outcome) -> AttemptEnd:
+        return replace(super()._end(outcome), hosts=self.scheduler.allocation.nodes)
 
 
 def run(job: JobPaths, base: int, scheduler: Scheduler, call_sleep: Callable[[float], None] = time.sleep) -> int:
