@@ -24,7 +24,7 @@ BYTES = {
 }  # fmt: skip
 """Bytes in a unit of size."""
 
-_NUMBER = r"[0-9]{1,18}(?:\.[0-9]{1,9})?"
+_NUMBER = r"[0-9]{1,19}(?:\.[0-9]{1,9})?"
 _PART = re.compile(rf"({_NUMBER})\s?(ms|s|m|h|d|w)")
 DURATION_PATTERN = rf"^\s*(0|({_NUMBER}\s?(ms|s|m|h|d|w)\s?)+|([0-9]{{1,5}}-)?[0-9]{{1,6}}:[0-5][0-9]:[0-5][0-9])\s*$"
 SIZE_PATTERN = rf"^\s*(0|{_NUMBER}\s?(B|kB|[KMGT]B|[KMGT]iB))\s*$"

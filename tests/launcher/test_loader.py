@@ -218,7 +218,7 @@ def test_the_name_comes_from_the_file(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_mutated_specs_are_loaded_or_refused_in_words(data: st.DataObject) -> None:
     text = list(FULL)
     pool = st.sampled_from(["\n", " ", ":", "-", "[", "]", "{", "}", "&a ", "*a", "!", "'", '"', "0", "~", "\t", "|", "\x07"])
