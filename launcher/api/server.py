@@ -16,10 +16,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from launcher.api.waiting import Bell
 from launcher.daemon.context import log
-from launcher.daemon.dirs import check_socket_path
+from launcher.daemon.dirs import Dirs, check_socket_path
 from launcher.errors import LauncherError
 
 START_SECONDS = 30.0
+LOOK_SECONDS = 3.0
+"""The socket is looked for so often."""
 REQUESTS_MOST = 256
 """Requests at the same time; the next ones are told to come back."""
 _REFUSAL = (
@@ -114,6 +116,13 @@ class Server:
         self._bell.attach(asyncio.get_running_loop())
         await self._server.serve(sockets=[self._socket])
 
+    def missing(self) -> bool:
+        """Whether the socket's file is gone, or another one lies in its place: nobody can come in any more."""
+        try:
+            return self._path.lstat().st_ino != self._file
+        except OSError:
+            return True
+
     def stop(self) -> None:
         """Answer what is under way, and end; the socket's file goes, unless another daemon has made its own there."""
         self._bell.close()
@@ -123,3 +132,48 @@ class Server:
         with contextlib.suppress(OSError):
             if self._path.lstat().st_ino == self._file:
                 self._path.unlink()
+
+
+class Front:
+    """The server, made anew where its socket was removed, as the last logout does to ``/run/user/UID``."""
+
+    def __init__(self, app: Any, bell: Bell, dirs: Dirs) -> None:
+        self._app = app
+        self._bell = bell
+        self._dirs = dirs
+        self._server = Server(app, bell, dirs.socket)
+        self._looked = 0.0
+        self._complained = False
+
+    def start(self) -> None:
+        """Serve from now on.  Raises LauncherError where the server does not come up."""
+        self._server.start()
+
+    def look(self, now: float) -> None:
+        """Make the socket again where it is missing; where that cannot be done, later.
+
+        Args:
+            now: seconds of a clock that never goes back.
+        """
+        if now < self._looked + LOOK_SECONDS:
+            return
+        self._looked = now
+        if not self._server.missing():
+            return
+        try:
+            self._dirs.make()
+            self._server.stop()
+            self._bell.closed = False
+            self._server = Server(self._app, self._bell, self._dirs.socket)
+            self._server.start()
+        except LauncherError as error:
+            if not self._complained:
+                log.warning("the socket was removed, and cannot be made again now: %s", error)
+            self._complained = True
+        else:
+            log.warning("the socket was removed, and made again: %s", self._dirs.socket)
+            self._complained = False
+
+    def stop(self) -> None:
+        """As `Server.stop`."""
+        self._server.stop()

@@ -57,12 +57,12 @@ def start(dirs: Dirs, seconds: float = START_SECONDS) -> int:
         said = _hear(read, seconds)
     finally:
         os.close(read)
-    if said.startswith(_READY) and _listens(dirs, seconds):
+    if said.startswith(_READY) and listens(dirs, seconds):
         return int(said.removeprefix(_READY))
     raise UnreachableError(said.decode("utf-8", "replace").strip() or f"the daemon did not come up; its log: {dirs.log}")
 
 
-def _listens(dirs: Dirs, seconds: float) -> bool:
+def listens(dirs: Dirs, seconds: float) -> bool:
     """Wait until a daemon listens: where another start was quicker, its daemon may still be about to."""
     end = time.monotonic() + seconds
     while True:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+from collections.abc import Callable
 from types import FrameType
 
 from launcher.daemon.context import Context, log
@@ -39,8 +40,15 @@ class Waker:
             os.read(self._read, 4096)
 
 
-def run(context: Context, engine: Engine, spool: Spool, waker: Waker) -> None:
+def run(context: Context, engine: Engine, spool: Spool, waker: Waker, keep_reachable: Callable[[float], object] = id) -> None:
     """Tick until the daemon is asked to stop.
+
+    Args:
+        context: what all parts share.
+        engine: does the work.
+        spool: takes files in.
+        waker: ends a wait.
+        keep_reachable: called at each tick with the steady time.
 
     Raises:
         LeaseLostError: where another daemon has taken the record over.
@@ -51,6 +59,7 @@ def run(context: Context, engine: Engine, spool: Spool, waker: Waker) -> None:
         try:
             pause = engine.tick(now)
             soon = spool.look(now)
+            keep_reachable(now)
             context.problem = None
         except LeaseLostError:
             raise

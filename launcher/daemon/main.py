@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 import hvdgrab
-from launcher.daemon import loop
+from launcher.daemon import control, loop
 from launcher.daemon.clock import SystemClock
 from launcher.daemon.context import Context, log
 from launcher.daemon.control import Starting
@@ -24,9 +24,14 @@ from launcher.daemon.spool import Spool
 from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError, UnreachableError, UsageError
 from launcher.starters.base import Starter
 from launcher.store.jobs import Store
+from launcher.store.lease import LeaseHeldError
 
 LOG_BYTES, LOG_FILES = 4 << 20, 3
 """The log is bounded: so many bytes a file, and so many old files."""
+
+
+RETURN_SECONDS = 15.0
+"""A living daemon whose socket was removed has made it again after so long."""
 
 
 class AlreadyRunningError(UnreachableError):
@@ -59,6 +64,13 @@ def run(dirs: Dirs, ready_fd: int | None) -> int:
         with locked(dirs), contextlib.ExitStack() as stack:
             _log_to(dirs, also_stderr=not starting.background)
             _serve(dirs, stack, starting, umask)
+    except LeaseHeldError as error:
+        if error.pid is not None and starting.background and control.listens(dirs, RETURN_SECONDS):
+            starting.ready(error.pid)  # the owner had lost its socket, and has made it again
+            return EXIT_OK
+        log.error("%s", error)
+        starting.failed(str(error))
+        return error.exit_code
     except AlreadyRunningError as error:
         if starting.background:
             starting.ready(error.pid)  # whoever wanted a daemon has one
@@ -78,7 +90,7 @@ def run(dirs: Dirs, ready_fd: int | None) -> int:
 
 def _serve(dirs: Dirs, stack: contextlib.ExitStack, starting: Starting, umask: int) -> None:
     from launcher.api.app import build_app
-    from launcher.api.server import Server
+    from launcher.api.server import Front
     from launcher.api.waiting import Bell
 
     capacity = load(dirs.settings, os.environ)
@@ -88,12 +100,12 @@ def _serve(dirs: Dirs, stack: contextlib.ExitStack, starting: Starting, umask: i
     loop.stop_on_signals(context, waker)
     desk = Desk(context)
     desk.forget_orphans()
-    server = Server(build_app(desk, bell), bell, dirs.socket)
+    server = Front(build_app(desk, bell), bell, dirs)
     stack.callback(server.stop)
     server.start()
     log.info("hvdgrab %s: process %d on %s, record %s", hvdgrab.__version__, os.getpid(), context.host, dirs.record)
     starting.ready(os.getpid())
-    loop.run(context, Engine(context), Spool(context, desk), waker)
+    loop.run(context, Engine(context), Spool(context, desk), waker, server.look)
     server.stop()
     store.close()
     log.info("ended; jobs go on")

@@ -25,6 +25,11 @@ RENEW_SECONDS = 5.0
 class LeaseHeldError(UnreachableError):
     """Another daemon owns the record."""
 
+    def __init__(self, text: str, pid: int | None = None) -> None:
+        super().__init__(text)
+        self.pid = pid
+        """Its process id, where it lives on this host."""
+
 
 class LeaseLostError(UnreachableError):
     """Another daemon has taken the record over: this one must stop at once."""
@@ -104,7 +109,11 @@ def _watch(
     connection: sqlite3.Connection, seen: Holder, me: Holder, steady: Callable[[], float], sleep: Callable[[float], None]
 ) -> None:
     if seen.boot == me.boot and seen.processes == me.processes:
-        raise LeaseHeldError(f"the record is owned by the daemon with process id {seen.pid} on this host")
+        raise LeaseHeldError(
+            f"the record is owned by the daemon with process id {seen.pid} on this host, which has another runtime directory: "
+            "set HVDGRAB_RUNTIME or XDG_RUNTIME_DIR as it was when that one was started, or end it with `kill`",
+            seen.pid,
+        )
     end = steady() + seen.seconds
     while steady() < end:
         sleep(min(1.0, seen.seconds / 10))

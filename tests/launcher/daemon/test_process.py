@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -239,3 +240,12 @@ def test_importing_the_client_is_cheap() -> None:
     program = "import sys, launcher.client; print(*sorted({'pydantic', 'fastapi', 'yaml', 'httpx', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
+
+
+def test_a_removed_runtime_directory_does_not_cut_the_daemon_off(daemon: RealDaemon) -> None:
+    pid = daemon.start()
+    shutil.rmtree(daemon.dirs.runtime)
+    assert daemon.start() == pid, "whoever wants a daemon waits until it can be reached again"
+    assert daemon.client(start=False).status().pid == pid
+    assert stat.S_IMODE(daemon.dirs.socket.stat().st_mode) == 0o600
+    assert daemon.wait(daemon.submit("brief", "raise SystemExit(5)")).exit_code == 5
