@@ -77,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     cost.add_argument("--order", type=_variant, default="cd-grab", help="ORDER or ORDER:COMPRESSION (default: %(default)s)")
     cost.add_argument("--pairs", type=int, default=5, help="pairs of runs (default: %(default)s)")
     cost.add_argument("--epochs", type=int, default=3, help="timed epochs, after one to warm up (default: %(default)s)")
+    cost.add_argument("--hosts", type=int, help="make so many hosts on this machine, with a network between them (for root)")
+    cost.add_argument("--rate", default="100mbit", help="of the hosts' links, as tc(8) spells it (default: %(default)s)")
     _add_site(cost)
 
     calls = _command(commands, "gather", measures.run_gather, "collective calls: time and bytes on the wire")

@@ -86,10 +86,11 @@ def run_overhead(args: argparse.Namespace) -> Outcome:
     from hvdgrab.bench import overhead
 
     options = _options(args, "limit", "batch_size")
-    rows = overhead.overhead(
-        _site(args), args.example, pairs=args.pairs, epochs=args.epochs, options=options, variant=args.order,
-        tell=lambda row: print(f"# pair {row['pair']}: ratio {row['ratio']:.3f}", file=sys.stderr, flush=True),
-    )  # fmt: skip
+    with overhead.on_hosts(_site(args), args.hosts, args.rate) as site:
+        rows = overhead.overhead(
+            site, args.example, pairs=args.pairs, epochs=args.epochs, options=options, variant=args.order,
+            tell=lambda row: print(f"# pair {row['pair']}: ratio {row['ratio']:.3f}", file=sys.stderr, flush=True),
+        )  # fmt: skip
     rows.append(overhead.summary(rows))
     return rows, machine.table(rows), rows[-1]["wrong"] != 0
 

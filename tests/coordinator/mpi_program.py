@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from hvdgrab.bench.traffic import cards
 from hvdgrab.comm.communicator import broadcast_bytes, gather_bytes
 from hvdgrab.comm.link import MPILink, ServedCommunicator
 from hvdgrab.comm.mpi import MPICommunicator
@@ -20,7 +22,7 @@ from hvdgrab.comm.opening import open_communicator
 from hvdgrab.config import CommunicationConfig, GraBConfig
 from hvdgrab.coordinator.served import take_leave
 from hvdgrab.coordinator.service import Service
-from tests.coordinator.checks import CHECKS, COORDINATORS
+from tests.coordinator.checks import CHECKS, COORDINATORS, Make
 from tests.coordinator.simulate import Rank
 
 WORLD = MPI.COMM_WORLD
@@ -64,6 +66,26 @@ def note(name: str, outcome: tuple[str, Any], ranks: MPICommunicator) -> None:
         results[name] = texts or differ
 
 
+def bytes_of_sharded_differences(size: int, make: Make) -> Any:
+    """What comes into this rank's host is little more than the parts of the others' differences that its ranks must have."""
+    dimension, pairs = 10**6, 3
+    gradients = np.zeros((size, 2 * pairs, dimension), dtype=np.float32)
+    gradients[:, ::2] = np.random.default_rng(0).standard_normal(dimension, dtype=np.float32)
+    rank = make(gradients, pairs_per_message=1, bound="off")
+    units = rank.book.units()
+    rank.give(next(units)[1])  # the handshake is over
+    broadcast_bytes(ranks, b"")
+    before = cards(Path("/proc/self/net/dev"))["eth0"].received
+    for _, unit in units:
+        rank.give(unit)
+    rank.session.saved_state()  # waits for the end of the epoch
+    received = cards(Path("/proc/self/net/dev"))["eth0"].received - before
+    local = size // 2
+    least = pairs * local * (size - local) * -(-dimension // size) * 4
+    assert least <= received <= 1.1 * least, f"{received} bytes, {received / least:.3f} of the least"
+    return None
+
+
 def kept(communicator: Any) -> Any:
     """One communicator for many sessions: they do not close it."""
     communicator.close = lambda: None
@@ -78,6 +100,9 @@ for coordinator in COORDINATORS:
     if coordinator != "server":
         for check in CHECKS:
             note(f"{coordinator}-{check.__name__}", outcome_of(coordinator, check, lambda: ranks), everybody)
+if sys.argv[1] == "hierarchical":
+    note("bytes", outcome_of("sharded", bytes_of_sharded_differences, lambda: ranks), everybody)
+# The last one serves the others.
 SERVES, SIZE = WORLD.Get_rank() == SIZE - 1, SIZE - 1
 training, meeting = WORLD.Split(MPI.UNDEFINED if SERVES else 0, WORLD.Get_rank()), WORLD.Dup()
 if SERVES:
