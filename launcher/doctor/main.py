@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 
 from launcher.doctor.checks import Check, Report
@@ -18,7 +17,7 @@ def main(file: str | None = None, overrides: Sequence[str] = (), *, slurm: bool 
     Args:
         file: a job whose plan and hosts are tried as well.
         overrides: ``a.b=c`` texts for it.
-        slurm: whether SLURM is asked.
+        slurm: whether SLURM is asked; it is in any case where the job goes there.
         as_json: one JSON document instead of the table.
 
     Returns:
@@ -26,7 +25,8 @@ def main(file: str | None = None, overrides: Sequence[str] = (), *, slurm: bool 
     """
     specs = _load(file, overrides)
     report = collect()
-    further = [*_job(specs), *(_slurm(specs[0] if specs else None) if slurm else [])]
+    goes_there = any(spec.backend.kind == "slurm" or spec.slurm is not None for spec in specs)
+    further = [*_job(specs), *(_slurm(specs[0] if specs else None) if slurm or goes_there else [])]
     report = Report((*report.checks, *further))
     print_report(report, as_json=as_json)
     return EXIT_OK if report.ok else EXIT_FAILED
@@ -49,11 +49,9 @@ def _job(specs: Sequence[Spec]) -> list[Check]:
 
 
 def _slurm(spec: Spec | None) -> list[Check]:
+    from launcher.doctor import slurm
+
     try:
-        room = importlib.import_module("launcher.doctor.slurm")
-    except ModuleNotFoundError:
-        return [Check("SLURM", "note", "this version cannot ask SLURM", "`sinfo` and `scontrol show config` can")]
-    try:
-        return list(room.checks(spec))
+        return slurm.checks(spec)
     except LauncherError as error:
         return [Check("SLURM", "missing", str(error), "`sinfo` by itself shows more")]

@@ -14,6 +14,7 @@ from launcher.doctor import main as command
 from launcher.doctor.checks import Check, Report
 from launcher.doctor.collect import collect
 from launcher.doctor.show import lines
+from launcher.spec import Spec
 from tests.bootstrap.conftest import Shims
 from tests.real import need
 
@@ -103,6 +104,26 @@ def test_hosts_of_a_job_are_asked_and_each_fault_has_its_fix(
     )  # fmt: skip
     assert "start sshd there" in checks["host bad"]["fix"]
     assert list((tmp_path / "jobs").iterdir()) == [], "the directory that was made for the question is gone"
+
+
+def test_slurm_is_asked_on_request_and_for_jobs_that_go_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str | None] = []
+
+    def checks(spec: Spec | None) -> list[Check]:
+        asked.append(spec.name if spec else None)
+        return [Check("SLURM", "ok", "answers")]
+
+    monkeypatch.setattr(command, "collect", lambda: fake_report("ok"))
+    monkeypatch.setattr("launcher.doctor.slurm.checks", checks)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.yaml").write_text("command: [python, -c, pass]\nresources: {ranks: 1}\n")
+    (tmp_path / "there.yaml").write_text("command: [python, -c, pass]\nresources: {ranks: 1}\nbackend: {kind: slurm}\n")
+    for file, slurm in [(None, False), (None, True), ("here.yaml", False), ("here.yaml", True), ("there.yaml", False)]:
+        command.main(file, slurm=slurm, as_json=True)
+    assert asked == [None, "here", "there"]
+    capsys.readouterr()
 
 
 def test_this_environment_is_whole() -> None:
