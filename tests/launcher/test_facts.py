@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from launcher import facts
+from launcher.facts import without_foreign_prefix
 
 BANNERS = [
     ("mpirun (Open MPI) 4.1.8\n\nReport bugs to http://www.open-mpi.org/community/help/\n", ("openmpi", (4, 1, 8))),
@@ -69,3 +71,11 @@ def test_facts_hold_names_of_variables_and_no_values(monkeypatch: pytest.MonkeyP
     found = facts.collect()
     assert "API_TOKEN" in found.environment
     assert "hunter2" not in repr(found)
+
+
+def test_another_mpi_is_not_misled_by_the_environments_own() -> None:
+    own, other = f"{sys.prefix}/bin/mpirun", "/opt/mpi/bin/mpirun"
+    given = {"OPAL_PREFIX": sys.prefix, "A": "b"}
+    assert without_foreign_prefix(own, given) == given
+    assert without_foreign_prefix(other, given) == {"A": "b"}
+    assert without_foreign_prefix(other, {"OPAL_PREFIX": "/opt/mpi"}) == {"OPAL_PREFIX": "/opt/mpi"}, "the user's own word"
