@@ -107,6 +107,13 @@ def _horovod_name(value: str) -> str:
     return name
 
 
+def _whole(value: Any) -> Any:
+    """Python, and pydantic with it, takes true for 1."""
+    if type(value) is not int:
+        raise ValueError("must be a whole number")
+    return value
+
+
 def once_each(value: Any) -> Any:
     """The mapping, if no variable of Horovod is in it under both its names.  Raises ValueError."""
     for name in value if isinstance(value, dict) else ():
@@ -140,5 +147,7 @@ Option = Annotated[str, AfterValidator(_option)]
 Lines = Annotated[list[Annotated[str, AfterValidator(_line)]], BeforeValidator(_lines), WithJsonSchema(_some([]))]
 SignalName = Annotated[str, AfterValidator(_signal), WithJsonSchema({"enum": [*SIGNALS, *(f"SIG{name}" for name in SIGNALS)]})]
 HorovodName = Annotated[str, AfterValidator(_horovod_name)]
+Whole = BeforeValidator(_whole)
+"""For numbers of which only some are valid."""
 OneOrMore = BeforeValidator(_one_or_more)
 """A single text stands for a list that holds it."""

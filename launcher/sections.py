@@ -19,6 +19,7 @@ from launcher.fields import (
     SignalName,
     Threads,
     VariableValue,
+    Whole,
     Word,
     WordList,
     at_key,
@@ -80,7 +81,7 @@ class Resources(Section):
     ssh: SshSettings = SshSettings()
     """How the hosts are reached."""
 
-    server_ranks: Literal[0, 1] = 0
+    server_ranks: Annotated[Literal[0, 1], Whole] = 0
     """1: one rank more, which does not train but orders for all others (``python -m hvdgrab.server``); the last rank."""
 
     @model_validator(mode="after")

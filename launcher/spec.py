@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 
 from hvdgrab.config import GraBConfig
 from launcher.errors import PlanError, Problem
-from launcher.fields import Argument, JobReference, Name, OneOrMore, VariableName, VariableValue, at_key
+from launcher.fields import Argument, JobReference, Name, OneOrMore, VariableName, VariableValue, Whole, at_key
 from launcher.sections import (
     BackendSettings,
     CheckpointSettings,
@@ -50,7 +50,7 @@ class Places:
 class Spec(Section):
     """A job, as its YAML describes it."""
 
-    version: Literal[1] = 1
+    version: Annotated[Literal[1], Whole] = 1
     """Version of this format."""
 
     name: Name
