@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -207,13 +208,10 @@ def test_directories_that_cannot_serve_are_named(tmp_path: os.PathLike[str], mon
         Dirs(folder / "s", folder / ("x" * 120)).make()
     open_ = folder / "open"
     open_.mkdir(mode=0o755)
-    short = Path("/tmp/hv-link-test")
-    short.symlink_to(open_)
-    try:
+    with tempfile.TemporaryDirectory(prefix="hvd-") as short:
+        (Path(short) / "link").symlink_to(open_)
         with pytest.raises(LauncherError, match="is not a directory"):
-            Dirs(folder / "s", short).make()
-    finally:
-        short.unlink()
+            Dirs(folder / "s", Path(short) / "link").make()
     with pytest.raises(LauncherError, match="is open to other users"):
         dirs.check_private(open_)
     monkeypatch.setattr(dirs, "is_network", lambda path: True)
