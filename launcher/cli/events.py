@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cli.book import Listed, directory_view, open_book
+from launcher.cli.guard import complain
 from launcher.cli.logs import has_ended
 from launcher.cli.terminal import printable
 from launcher.client import Client
@@ -34,7 +35,8 @@ def events(wanted: str, jobs_dir: str | None, *, follow: bool, as_json: bool) ->
     for job in jobs:
         if len(jobs) > 1:
             print(f"{job.view.id}:")
-        _print(_events(job), after=0)
+        if not _print(_events(job), after=0):
+            complain(f"no event of {job.view.id} is known: {JobPaths(Path(job.view.dir)).events} is not there")
     if follow:
         _follow(jobs[0])
     return 0

@@ -76,7 +76,7 @@ def job_lines(view: JobView) -> list[str]:
         ("ranks", f"{view.ranks} by {view.backend}" if view.ranks else None),
         ("progress", newest.latest.text(None) if newest.latest else None),
         ("looked after", f"by the daemon on {view.owner}" if view.owner and not view.final else None),
-        ("directory", view.dir),
+        ("directory", view.dir if paths.root.exists() else f"{view.dir} (it is gone)"),
         ("report", paths.report if paths.report.exists() else None),
     ]
     lines = [*facts(pairs), *_attempt_lines(paths)]

@@ -75,7 +75,9 @@ def _say_submitted(views: Sequence[JobView], jobs: Sequence[Prepared], stream: T
 def _say_next(views: Sequence[JobView], stream: TextIO) -> None:
     final = all(view.final for view in views)
     failed = any(view.final and view.exit_code != EXIT_OK for view in views)
-    print("\n".join(next_commands(target(views), final=final, failed=failed, group=len(views) > 1)), file=stream, flush=True)
+    measured = any(JobPaths(Path(view.dir)).metrics.exists() for view in views)
+    lines = next_commands(target(views), final=final, failed=failed, group=len(views) > 1, measured=measured)
+    print("\n".join(lines), file=stream, flush=True)
 
 
 def target(views: Sequence[JobView]) -> str:

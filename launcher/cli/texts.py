@@ -49,7 +49,7 @@ def end_lines(view: JobView) -> list[str]:
     return [*lines, f"reason: {printable(view.reason)}"] if view.reason else lines
 
 
-def next_commands(target: str, *, final: bool, failed: bool = False, group: bool = False) -> list[str]:
+def next_commands(target: str, *, final: bool, failed: bool = False, group: bool = False, measured: bool = True) -> list[str]:
     """What a user may want to type next.
 
     Args:
@@ -57,11 +57,13 @@ def next_commands(target: str, *, final: bool, failed: bool = False, group: bool
         final: whether it has ended.
         failed: whether it ended badly.
         group: whether it is a group's.
+        measured: whether there is anything to report.
     """
     if final:
         again = [(f"hvdgrab-launch retry {target}", "run it again, in the same directory")] if failed else []
-        report = "the variants compared" if group else "tables and plots"
-        commands = [(f"hvdgrab-launch show {target}", "how it went"), (f"hvdgrab-launch report {target}", report), *again]
+        words = "the variants compared" if group else "tables and plots"
+        report = [(f"hvdgrab-launch report {target}", words)] if measured else []
+        commands = [(f"hvdgrab-launch show {target}", "how it went"), *report, *again]
     else:
         commands = [
             *([] if group else [(f"hvdgrab-launch logs -f {target}", "its output")]),

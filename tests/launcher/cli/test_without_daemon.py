@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -29,6 +30,9 @@ def test_reading_works_while_the_daemon_is_down_and_says_so(own_home: Home) -> N
     assert own_home.call("logs", "done").stdout == "hello\n"
     assert own_home.call("events", "done").returncode == 0
     assert len(processes_of(own_home.dirs)) >= 2, "the job goes on, and none of these commands has started a daemon"
+    shutil.rmtree(next(own_home.jobs.glob("done-*")))
+    assert "(it is gone)" in own_home.call("show", "done").stdout
+    assert "is not there" in own_home.call("events", "done").stderr
     assert own_home.run("cancel", "left").returncode == 0
     assert marked(left["id"]) == []
     assert own_home.data("daemon", "status")["running"] is True, "cancel has started one"
