@@ -6,6 +6,7 @@ so one handle may stand for several attempts, of which the newest counts.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.paths import JobPaths
+from launcher.process.keeper import seconds_of
 from launcher.slurm import commands, submission
 from launcher.slurm.answers import NoAnswer, Row, parse_sacct
 from launcher.slurm.queue import Queue, Snapshot
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 INTERVAL = 10.0
 """Seconds between two questions to the scheduler."""
+INTERVAL_VARIABLE = "HVDGRAB_SLURM_SECONDS"
 PATIENCE = 1.0
 """Seconds to wait for an answer that is on its way."""
 SETTLE = 20.0
@@ -38,10 +41,10 @@ class SlurmStarter:
     name = "slurm"
 
     def __init__(
-        self, interval: float = INTERVAL, *, settle: float = SETTLE, quiet: float = QUIET,
+        self, interval: float | None = None, *, settle: float = SETTLE, quiet: float = QUIET,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self.interval = interval
+        self.interval = seconds_of(os.environ.get(INTERVAL_VARIABLE), INTERVAL) if interval is None else interval
         self._settle = settle
         self._quiet = quiet
         self._clock = clock

@@ -162,14 +162,20 @@ class Cluster:
         return {**kept, **self.variables(), "PATH": SEARCH, **(extra or {})}
 
     def variables(self) -> dict[str, str]:
-        """What whoever uses the cluster must set.  Nodes that share a host name would take each other's memory for their own."""
+        """What whoever uses the cluster must set.
+
+        Its nodes claim more cores than there are, so that ranks must let others run while they wait; and ranks on nodes that
+        share a host name would take each other's memory for their own.
+        """
         shared = len({node.hostname for node in self.layout.nodes}) == 1
-        return {"SLURM_CONF": str(self.layout.conf), **({"OMPI_MCA_btl": "self,tcp"} if shared else {})}
+        wires = {"OMPI_MCA_btl": "self,tcp"} if shared else {}
+        return {"SLURM_CONF": str(self.layout.conf), "OMPI_MCA_mpi_yield_when_idle": "1", **wires}
 
     def run(self, *argv: str, timeout: float = 60, **further: object) -> subprocess.CompletedProcess[str]:
         """A command with this cluster in its environment, on the controller's host."""
         return subprocess.run(
-            [*self._wrap("login"), *argv], env=self.environment(), capture_output=True, text=True, timeout=timeout, check=False, **further  # type: ignore[call-overload]
+            [*self._wrap("login"), *argv], env=self.environment(), capture_output=True, text=True, timeout=timeout, check=False,
+            **further,  # type: ignore[call-overload]
         )  # fmt: skip
 
     def _start(self, name: str, program: str, *arguments: str) -> None:

@@ -31,7 +31,8 @@ def counting(until: int, pause: float = 0.2, **further: object) -> dict[str, obj
 @pytest.mark.parametrize("mpi", ["auto", "mpirun"])
 def test_ranks_on_both_nodes_are_one_world_and_the_first_failing_ranks_code_is_the_jobs(driver: Driver, mpi: str) -> None:
     hostile = ["$HOME", "a b", "`id`", "", "é\n'\""]
-    code = WORLD + "import sys\nprint(sys.argv[1:])\nw.Barrier()\nif w.rank == 2: sys.exit(7)\nimport time; time.sleep(30)"
+    code = "import mpi4py, sys, time; mpi4py.rc.finalize = False\n" + WORLD + "print(sys.argv[1:])\nw.Barrier()\n"
+    code += "if w.rank == 2: sys.exit(7)\ntime.sleep(30)"
     job, end = driver.run({"command": ["python", "-c", code, *hostile], "resources": {"ranks": 4}, "slurm": {"mpi": mpi}})
     assert (end.state, end.cause, end.exit_code, end.first_failing_rank) == ("failed", "failure", 7, 2), end
     assert (end.hosts, end.bad_hosts) == (("n1", "n2"), ("n2",))
