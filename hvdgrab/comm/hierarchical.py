@@ -201,9 +201,7 @@ class HierarchicalCommunicator:
 
         self._run(data.size, min(LONGEST_STEP, window.slot_bytes // self.size), begin, finish)
 
-    def _run(
-        self, count: int, length: int, begin: Callable[[int, slice], None], finish: Callable[[int, slice], None]
-    ) -> None:
+    def _run(self, count: int, length: int, begin: Callable[[int, slice], None], finish: Callable[[int, slice], None]) -> None:
         """Cut ``count`` bytes into steps of ``length``; each is begun several steps before it is finished."""
         parts = [slice(start, min(count, start + length)) for start in range(0, count, length)]
         first, self._step = self._step, self._step + len(parts)

@@ -31,9 +31,7 @@ class NodeWindow:
         fence: makes writes of this rank visible to the others in their order, and theirs to it.
     """
 
-    def __init__(
-        self, memory: Bytes, ranks: int, local: int, slots: int, slot_bytes: int, fence: Callable[[], object]
-    ) -> None:
+    def __init__(self, memory: Bytes, ranks: int, local: int, slots: int, slot_bytes: int, fence: Callable[[], object]) -> None:
         counters = memory[: _counter_bytes(ranks)].view(np.int64).reshape(3, ranks, _LINE // 8)[:, :, 0]
         self.wrote, self.ready, self.done = counters
         self._slots: Bytes = memory[_counter_bytes(ranks) :].reshape(slots, slot_bytes)
