@@ -17,6 +17,9 @@ EXIT_CODES = {stop.TIME_LIMIT: 124, stop.PREEMPTION: 143}
 """Exit codes of attempts that were ended from outside: as timeout(1) has it, and as a shell has it after TERM; others have 1.
 What mpirun says then depends on which of its children was quicker."""
 
+EXIT_KILLED = 137
+"""Exit code of ranks that were started and left none: only KILL keeps a wrapper from noting it."""
+
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 FINISHED, NOT_STARTED = "finished", "not_started"
 CAUSES = (FINISHED, stop.FAILURE, stop.HANG, stop.LOST_NODE, stop.PREEMPTION, stop.TIME_LIMIT, stop.CANCELLED, NOT_STARTED)
@@ -151,7 +154,9 @@ def _failed(
     if unfinished:
         never = all(mark is None for mark in marks)
         reason = _unfinished_reason(marks, lost or unfinished, backend_code)
-        return Outcome(FAILED, backend_code or EXIT_FAILED, reason, cause=NOT_STARTED if never else stop.FAILURE)
+        killed = any(marks[rank] is not None for rank in lost or unfinished)
+        code = EXIT_KILLED if killed else backend_code or EXIT_FAILED
+        return Outcome(FAILED, code, reason, cause=NOT_STARTED if never else stop.FAILURE)
     return Outcome(FAILED, backend_code, f"every rank ended with 0, but what started them ended with {backend_code}")
 
 

@@ -41,6 +41,7 @@ def mark(
         ([None, None], 213, "failed", 213, "ranks 0, 1 never started; what should start them ended with 213"),
         ([mark(0), mark(1, None)], 137, "failed", 137, "rank 1 left no exit code"),
         ([mark(0, 143, signal=15, stopped=True), mark(1, None)], 137, "failed", 137, "rank 1 left no exit code"),
+        ([mark(0), mark(1, None)], 1, "failed", 137, "rank 1 left no exit code"),
         ([mark(0, 3), mark(1, None, stopped=True)], 1, "failed", 3, "rank 0"),
         ([mark(0, 250, signal=None), mark(1)], 1, "failed", 250, "exit code 250"),
     ],
