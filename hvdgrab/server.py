@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import os
 import sys
 from typing import Any
 
 from hvdgrab.comm.split import Split, split_world
-from hvdgrab.comm.world import end_job, launched_size
+from hvdgrab.comm.world import check_one_library, end_job, launched_size
 from hvdgrab.config import GraBConfig
 from hvdgrab.errors import CommunicatorClosed, WorldError
 
@@ -45,7 +46,7 @@ def init(process_sets: Any = None, *, server: bool | None = None) -> None:
         return
     if hvd.is_initialized():
         raise WorldError("hvd.init() was called before hvdgrab.init(): leave it out, hvdgrab.init() calls it")
-    split = split_world(serves=False, wanted=wanted)
+    split = _split(wanted)
     if split is None:
         hvd.init(process_sets=process_sets)
         return
@@ -54,6 +55,17 @@ def init(process_sets: Any = None, *, server: bool | None = None) -> None:
         sys.exit(0)
     atexit.register(_leave, split, os.getpid())
     hvd.init(comm=split.training, process_sets=process_sets)
+
+
+def _split(wanted: bool) -> Split | None:
+    try:
+        importlib.import_module("mpi4py.MPI")
+    except ImportError as error:
+        if not wanted:
+            return None  # what the ranks need it for says so
+        raise WorldError(f"a server is talked to over mpi4py, which cannot be imported: {error}") from None
+    check_one_library("hvdgrab.init()")
+    return split_world(serves=False, wanted=wanted)
 
 
 def serve(split: Split) -> None:

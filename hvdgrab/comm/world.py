@@ -118,12 +118,7 @@ def connector(world: World, settings: CommunicationConfig | None = None) -> Call
 
 def check_mpi(mpi: Any, world: World) -> None:
     """Compare MPI's view with Horovod's; ``mpi`` is the module ``mpi4py.MPI``."""
-    libraries = loaded_mpi_libraries()
-    if len(libraries) > 1:
-        raise WorldError(
-            f"rank {world.rank}: two MPI libraries are loaded, {' and '.join(libraries)}: mpi4py and Horovod must be built "
-            "against the same one"
-        )
+    check_one_library(f"rank {world.rank}")
     split = split_off()
     ranks = mpi.COMM_WORLD if split is None else split.training
     size, rank = ranks.Get_size(), ranks.Get_rank()
@@ -136,6 +131,16 @@ def check_mpi(mpi: Any, world: World) -> None:
         raise WorldError(
             f"rank {world.rank}: MPI was started without MPI_THREAD_MULTIPLE, which Horovod's and hvdgrab's threads need: call "
             "hvd.init() before anything else imports mpi4py, and do not lower mpi4py.rc.thread_level"
+        )
+
+
+def check_one_library(who: str) -> None:
+    """Raise `WorldError` where two MPI libraries are loaded in this process."""
+    libraries = loaded_mpi_libraries()
+    if len(libraries) > 1:
+        raise WorldError(
+            f"{who}: two MPI libraries are loaded, {' and '.join(libraries)}: mpi4py and Horovod must be built against the same "
+            "one"
         )
 
 

@@ -148,32 +148,17 @@ class OrderingSession:
         """
         if self._saved is not None:
             return self._saved
-        rule = None if self._work is None or self._work.rule is None else self._work.rule
         if self._outcome is not None:  # between two epochs: the next one's beginning is what is saved
-            orders = self._wait(self._outcome, "the end of the epoch").orders
-            epoch = self.book.epoch + 1
-            return SavedState.of(
-                self.book,
-                self._facts,
-                epoch=epoch,
-                position=0,
-                orders=orders,
-                balance=self._balance_of(epoch)[1] if self.config.balance.carry_over else None,
-                rule=None if rule is None else rule.state_dict(),
-                reordering=self._reordering.saved(),
-            )
-        if self._work is not None:
-            self._work.drain()
-        signs, balance = self._balance_of(self.book.epoch)
-        return SavedState.of(
-            self.book,
-            self._facts,
-            signs=signs,
-            balance=balance,
-            unsent=None if self._work is None else self._work.unsent(),
-            rule=None if rule is None else rule.state_dict(),
-            reordering=self._reordering.saved(),
-        )
+            orders, epoch = self._wait(self._outcome, "the end of the epoch").orders, self.book.epoch + 1
+            balance = self._balance_of(epoch)[1] if self.config.balance.carry_over else None
+            place: dict[str, Any] = {"epoch": epoch, "position": 0, "orders": orders, "balance": balance}
+        else:
+            if self._work is not None:
+                self._work.drain()
+            signs, balance = self._balance_of(self.book.epoch)
+            place = {"signs": signs, "balance": balance, "unsent": None if self._work is None else self._work.unsent()}
+        rule = None if self._work is None or self._work.rule is None else self._work.rule.state_dict()
+        return SavedState.of(self.book, self._facts, **place, rule=rule, reordering=self._reordering.saved())
 
     def restore(self, saved: SavedState) -> None:
         """Continue from a state that this rank has loaded; before the first unit, or between two."""

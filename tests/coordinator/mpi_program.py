@@ -82,6 +82,7 @@ def bytes_of_sharded_differences(size: int, make: Make) -> Any:
     received = cards(Path("/proc/self/net/dev"))["eth0"].received - before
     local = size // 2
     least = pairs * local * (size - local) * -(-dimension // size) * 4
+    print(f"# {received / least:.4f} of the least bytes", file=sys.stderr)
     assert least <= received <= 1.1 * least, f"{received} bytes, {received / least:.3f} of the least"
     return None
 

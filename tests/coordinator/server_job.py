@@ -1,6 +1,7 @@
 """A small training with a server: ``python -m tests.coordinator.server_job HOW DIRECTORY``, one process more than ranks.
 
-``well`` trains to the end; ``die`` kills the server in the middle of epoch 1; ``resume`` goes on from the last checkpoint.
+``well`` trains to the end; ``die`` kills the server in the middle of epoch 1, ``abort`` a rank; ``resume`` goes on from the last
+checkpoint.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ def main() -> None:
                 state = {"model": job.model.state_dict(), "optimizer": job.optimizer.state_dict()}
                 if ranks.rank == 0:
                     torch.save(state, checkpoint)
+            if HOW == "abort" and place == (1, 7) and ranks.rank == 1:
+                (DIRECTORY / "end-1").write_text(str(time.time()))
+                os.abort()
             if HOW == "die" and place == (1, 7) and ranks.rank == 0:
                 (DIRECTORY / "end-0").write_text(str(time.time()))
                 os.kill(int((DIRECTORY / f"process-{hvd.size()}").read_text()), signal.SIGKILL)

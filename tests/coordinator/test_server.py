@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hvdgrab.comm.split import choose_server
+from hvdgrab.comm.split import Split, choose_server
 from hvdgrab.comm.threads import run_ranks
+from hvdgrab.comm.world import find_world
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator import service
 from hvdgrab.coordinator.served import pack_signs, unpack_signs
@@ -43,6 +46,19 @@ def test_who_serves(roles, server):
 def test_worlds_that_cannot_serve_are_refused(roles, words):
     with pytest.raises(WorldError, match=words):
         choose_server(roles)
+
+
+def test_horovod_counts_the_ranks_without_the_server(monkeypatch):
+    fake = SimpleNamespace(
+        is_initialized=lambda: True, rank=lambda: 1, size=lambda: 2, local_rank=lambda: 1, mpi_enabled=lambda: True
+    )
+    monkeypatch.setitem(sys.modules, "horovod.torch", fake)
+    with pytest.raises(WorldError, match="the launcher started 3 processes, but Horovod counts 2"):
+        find_world({"OMPI_COMM_WORLD_SIZE": "3"})
+    monkeypatch.setattr("hvdgrab.comm.split._split", Split(None, None, serves=False))
+    assert find_world({"OMPI_COMM_WORLD_SIZE": "3"}).size == 2
+    with pytest.raises(WorldError, match="the launcher started 3 processes, but Horovod counts 2"):
+        find_world({"OMPI_COMM_WORLD_SIZE": "4"})
 
 
 def test_a_job_without_a_server_is_told_how_to_start_one():
@@ -106,8 +122,8 @@ def run(how: str, directory: Path, *more: str) -> tuple[Ended, float]:
     ended = launch(3, "-m", "tests.coordinator.server_job", how, str(directory), *more, timeout=240.0, HVDGRAB_GRAB=settings)
     over = time.time()
     assert not ended.timed_out, ended.output
-    mark = directory / "end-0"
-    return ended, over - (float(mark.read_text()) if mark.exists() else over)
+    marks = [float(path.read_text()) for path in directory.glob("end-*")]
+    return ended, over - (marks[0] if marks else over)
 
 
 def test_a_job_with_a_server_whose_server_dies_ends_and_goes_on_from_its_checkpoint(tmp_path):
@@ -129,3 +145,24 @@ def test_a_job_with_a_server_whose_server_dies_ends_and_goes_on_from_its_checkpo
         assert rest == whole[-len(rest) :]
         assert rest[0][:2] == [1, 5]
         assert same == weights
+
+
+@pytest.mark.soak
+def test_a_rank_that_dies_ends_a_job_with_a_server(tmp_path):
+    ended, seconds = run("abort", tmp_path)
+    assert ended.code != 0
+    assert seconds < 20, ended.output
+
+
+@pytest.mark.parametrize("coordinator", ["sharded", pytest.param("replicated", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("how", ["kill", pytest.param("raise", marks=pytest.mark.soak)])
+def test_a_rank_that_dies_ends_the_job(coordinator, how, tmp_path):
+    """For the designated coordinator see tests/training/test_ending.py."""
+    need_real_ranks()
+    settings = json.dumps({"coordinator": coordinator})
+    ended = launch(2, "-m", "tests.training.endings", how, str(tmp_path), timeout=200.0, HVDGRAB_GRAB=settings)
+    over = time.time()
+    assert not ended.timed_out, ended.output
+    assert ended.code != 0
+    assert over - float((tmp_path / "end-1").read_text()) < 20, ended.output
+    assert not list(tmp_path.glob("done-*"))
