@@ -154,9 +154,9 @@ def _names(plan: Plan, ask: Ask, settings: Mapping[str, str]) -> Iterator[Check]
             yield Check("slurm.reservation", "missing", f"there is no {slurm['reservation']}", "`scontrol show reservation`")
     if not settings.get("AccountingStorageType", "").endswith("slurmdbd"):
         return
-    for key in ("account", "qos"):
+    for key, column in (("account", "account"), ("qos", "name")):
         if slurm.get(key):
-            answer = ask(("sacctmgr", "-n", "-P", "show", key, "format=name"))
+            answer = ask(("sacctmgr", "-n", "-P", "show", key, f"format={column}"))
             names = answer.stdout.split()
             if answer.ok and slurm[key] not in names:
                 yield Check(f"slurm.{key}", "missing", f"there is no {slurm[key]}", f"there are: {', '.join(names) or 'none'}")

@@ -93,6 +93,7 @@ WITH_ACCOUNTING = """\
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={port}
+AccountingStoragePass={munge}
 JobCompType=jobcomp/none"""
 
 SLURMDBD_CONF = """\
@@ -115,7 +116,7 @@ StorageLoc=slurm_acct
 def slurm_conf(layout: Layout) -> str:
     """``slurm.conf`` of a cluster whose waiting times are short."""
     none = "AccountingStorageType=accounting_storage/none\nJobCompType=jobcomp/none"
-    accounting = WITH_ACCOUNTING.format(port=layout.database_port) if layout.database_port else none
+    accounting = WITH_ACCOUNTING.format(port=layout.database_port, munge=layout.munge_socket) if layout.database_port else none
     nodes = "\n".join(
         f"NodeName={node.name} NodeHostname={node.hostname} NodeAddr={node.address} Port={node.port} CPUs={layout.cpus}"
         f" CoresPerSocket={layout.cpus} ThreadsPerCore=1 RealMemory=4000 Gres=gpu:2 State=UNKNOWN"

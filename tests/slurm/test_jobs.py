@@ -16,7 +16,7 @@ from launcher.starters.base import Alive, Gone, StartError, Unknown, Unreachable
 from tests.slurm.cluster import Cluster
 from tests.slurm.driver import COUNT, Driver, appears, lines
 
-WORLD = "from mpi4py import MPI\nw = MPI.COMM_WORLD\nprint('rank', w.rank, 'of', w.size, 'sum', w.allreduce(1), flush=True)\n"
+WORLD = "from mpi4py import MPI\nw = MPI.COMM_WORLD\nprint(f'rank {w.rank} of {w.size} sum {w.allreduce(1)}', flush=True)\n"
 
 
 @pytest.fixture

@@ -65,6 +65,7 @@ def test_a_job_of_slurm_is_followed_to_its_end_with_its_code(user: User) -> None
     assert "rank 1 on n2 ended with exit code 5" in ended["reason"]
 
 
+@pytest.mark.soak
 def test_a_job_that_ended_and_was_forgotten_while_the_daemon_was_down_is_recorded_right(user: User) -> None:
     begun = user.job({"command": ["python", "-c", COUNT, "10", "0.2"], **SLURM}, "--detach")
     log = Path(begun["dir"]) / "logs" / "rank-0000.log"
@@ -79,6 +80,7 @@ def test_a_job_that_ended_and_was_forgotten_while_the_daemon_was_down_is_recorde
     assert log.read_text().splitlines() == ["starts at 0", "done"]
 
 
+@pytest.mark.soak
 def test_an_administrators_requeue_and_a_scancel_reach_the_record(user: User) -> None:
     counting = {"command": ["python", "-c", COUNT, "500", "0.2"], "restart": {"backoff": "0s"}, **SLURM}
     begun = user.job(counting, "--detach")

@@ -110,6 +110,7 @@ def test_an_array_runs_each_variant_in_its_own_directory(cluster: Cluster, tmp_p
     assert "there is no variant 7: the variants are 0 to 2" in said
 
 
+@pytest.mark.soak
 def test_the_requeue_script_goes_on_until_the_training_is_done(cluster: Cluster, tmp_path: Path) -> None:
     limits = {"TRAIN_SECONDS": "8", "SAVE_SECONDS": "5", "HVDGRAB_PROGRESS": str(tmp_path / "progress")}
     command = [str(ROOT / "slurm" / "requeue.sh"), "python", "-c", COUNT, "50", "0.2"]
@@ -124,7 +125,8 @@ def test_the_requeue_script_goes_on_until_the_training_is_done(cluster: Cluster,
     assert code == 2, said
 
 
-@pytest.mark.parametrize("script", [pytest.param("order_server.sh", marks=pytest.mark.soak), "order_server_het.sh"])
+@pytest.mark.soak
+@pytest.mark.parametrize("script", ["order_server.sh", "order_server_het.sh"])
 def test_an_order_server_beside_the_ranks(far_cluster: Cluster, tmp_path: Path, script: str) -> None:
     need_horovod()
     code, said = submit(far_cluster, tmp_path, str(ROOT / "slurm" / script), *DIGITS)
