@@ -13,6 +13,7 @@ from launcher.plan import Plan
 from launcher.process.output import SHORTEST_SECRET
 from launcher.process.task import find_program
 from launcher.sections import NetworkSettings
+from launcher.slurm.script import script
 from launcher.spec import Spec
 
 FILES_OF_MPIRUN = 24
@@ -147,6 +148,12 @@ def _reaching(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:
     path = {b"PATH": os.fsencode(inherited.get("PATH", os.defpath))}
     if plan.backend == "slurm" and find_program(b"sbatch", path, plan.workdir) is None:
         yield "backend.kind", "there is no sbatch on PATH: this is not a host of a SLURM cluster, or its module is not loaded"
+    if plan.backend == "slurm":
+        try:
+            script(plan, plan.attempt)
+        except PlanError as error:
+            path_of, _, message = str(error).partition(": ")
+            yield path_of, message
     elsewhere = [host.name for host in plan.hosts if host.name not in ("localhost", plan.host)]
     if elsewhere and find_program(b"ssh", path, plan.workdir) is None:
         yield "resources.hosts", f"there is no ssh on PATH by which {elsewhere[0]} could be reached"

@@ -10,6 +10,7 @@ from launcher.paths import JobPaths
 from launcher.plan import Plan
 from launcher.process.marks import RankMark
 from launcher.progress import duration
+from launcher.slurm.script import script
 
 if TYPE_CHECKING:
     from launcher.foreground import Finished
@@ -50,6 +51,7 @@ def plan_text(plan: Plan, spec_text: str) -> str:
         f"backend    {plan.backend}: {plan.backend_reason}",
         f"workdir    {_quoted(plan.workdir)}",
         _section("starts (in the job directory)", [_joined(plan.argv)]),
+        _section("the batch script", script(plan, plan.attempt).splitlines() if plan.backend == "slurm" else []),
         _section("each rank runs", [_joined(plan.command)]),
         _section("variables set", [f"{name}={_quoted(value)}" for name, value in sorted(plan.environment.items())]),
         _section("variables of the ranks alone", [f"{name}={_quoted(value)}" for name, value in plan.rank_environment.items()]),
