@@ -99,6 +99,8 @@ def _coordinator(
     config: GraBConfig, book: OrderBook, dimension: int, compressor: Compressor, room: int, device: torch.device
 ) -> Coordinator:
     root, pairs = config.designated_rank, book.n // 2
+    if config.balance.backend in ("reference", "numba"):  # asked for by name: they work on the host
+        device = CPU
     if config.order == "id-grab":
         alone = PairBalancer(compressor.width(dimension), config.balance, seed=config.seed, expected=pairs)
         return IndependentCoordinator(book.rank, book.size, pairs, root, alone)
