@@ -95,7 +95,8 @@ class BackendSettings(Section):
     """Which program starts the ranks."""
 
     kind: BackendKind = "auto"
-    """``auto``: local for one rank; horovodrun where it is installed and drives the MPI at hand; else mpirun."""
+    """``auto``: local for one rank, srun or mpirun inside an allocation of SLURM, else mpirun.  horovodrun only by its name: it
+    would call the same mpirun, after a second of its own."""
 
     extra_args: list[Argument] = []
     """Further options for mpirun (through horovodrun's --mpi-args where that starts the ranks), one list item an argument."""

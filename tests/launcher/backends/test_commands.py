@@ -80,7 +80,7 @@ def test_binding_is_explicit_for_every_mpi(key: tuple[str, int], binding: str) -
     ("kind", "ranks", "facts", "backend"),
     [
         ("auto", 1, {"mpirun": None}, "local"),
-        ("auto", 2, {}, "horovodrun"),
+        ("auto", 2, {}, "mpirun"),
         ("auto", 2, {"horovodrun": None}, "mpirun"),
         ("auto", 2, {"mpirun": mpirun("openmpi", 5, 0, 8)}, "mpirun"),
         ("auto", 2, {"mpirun": mpirun("mpich", 4, 3)}, "mpirun"),

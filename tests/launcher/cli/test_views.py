@@ -40,15 +40,15 @@ def test_plain_lines(tmp_path: Path) -> None:
     view.warn("odd")
     view.closed()
     lines = stream.getvalue().splitlines()
-    assert lines[0].endswith("4 ranks by horovodrun (Open MPI 4.1.8) on 4 cores; binding none, 1 thread a rank")
+    assert lines[0].endswith("4 ranks by mpirun (Open MPI 4.1.8) on 4 cores; binding none, 1 thread a rank")
     assert lines[2:] == ["epoch 1/2  loss 0.2500  bound 0.80 of random  1 s left", "stopping", "warning: odd"]
 
 
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({}, "4 ranks by horovodrun (Open MPI 4.1.8) on 4 cores; binding none, 1 thread a rank"),
-        ({"oversubscribed": True, "cores": 1, "server_ranks": 1}, "4 ranks, one of them the order server by horovodrun"),
+        ({}, "4 ranks by mpirun (Open MPI 4.1.8) on 4 cores; binding none, 1 thread a rank"),
+        ({"oversubscribed": True, "cores": 1, "server_ranks": 1}, "4 ranks, one of them the order server by mpirun"),
         ({"hosts": (HostSlots("n1", 2), HostSlots("n2", 2))}, " on n1 (2), n2 (2); "),
         ({"hosts": tuple(HostSlots(f"n{k}", 1) for k in range(9))}, " on n0 (1), n1 (1), n2 (1), n3 (1) and 5 more hosts; "),
         ({"backend": "slurm", "mpi_flavour": ""}, "4 ranks by slurm on the nodes that SLURM gives; "),
