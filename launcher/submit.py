@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher import facts, loader, preflight
-from launcher.client import Client, JobView, Submission
 from launcher.errors import LauncherError, UnreachableError, UsageError
 from launcher.files import replace_text
 from launcher.paths import JobPaths, jobs_root, new_id
@@ -20,6 +20,10 @@ from launcher.planning import make_plan
 from launcher.record import EventLog, own_identity
 from launcher.shipped import find_spec
 from launcher.spec import Spec
+from launcher.state import JobView, Submission
+
+if TYPE_CHECKING:
+    from launcher.client import Client  # looking at a job's YAML needs no HTTP
 
 
 @dataclass(frozen=True)
