@@ -57,8 +57,9 @@ def test_a_controller_frozen_for_half_a_minute(own_cluster: Cluster, tmp_path: P
 
 def test_a_controller_that_is_killed_and_started_again(own_cluster: Cluster, tmp_path: Path) -> None:
     driver = Driver(own_cluster, tmp_path)
-    job, handle = driver.submit(counting(60))
+    job, handle = driver.submit(counting(120))
     appears(job.rank_log(0), "starts")
+    time.sleep(8)  # what a controller has not saved yet, every few seconds, is lost with it
     own_cluster.signal("slurmctld", signal.SIGKILL)
     driver.until(handle, lambda seen: isinstance(seen, Unknown), 60)
     own_cluster.start_controller()

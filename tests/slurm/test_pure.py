@@ -103,6 +103,7 @@ def test_the_table_of_states_is_complete_and_reads_what_slurms_programs_print():
         ("DependencyNeverSatisfied", "never start"), ("PartitionNodeLimit", "more nodes"), ("PartitionConfig", "more nodes"),
         ("PartitionTimeLimit", "time_limit"), ("QOSMaxJobsPerUserLimit", "reached a limit"), ("AssocGrpCpuLimit", "limit"),
         ("QOSMaxCpuPerJobLimit", "never start"), ("ReqNodeNotAvail, UnavailableNodes:n1", "down"), ("Whatever", "Whatever"),
+        ("launch failed requeued held", "could not be launched"),
         ("", "none given"),
     ],
 )  # fmt: skip
