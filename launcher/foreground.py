@@ -22,7 +22,7 @@ from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, PlanError
 from launcher.outcome import CANCELLED, FAILED, NOT_STARTED, AttemptEnd, Outcome
 from launcher.paths import JobPaths
 from launcher.plan import Plan
-from launcher.planning import make_plan
+from launcher.planning import next_attempt
 from launcher.process.marks import read_mark
 from launcher.process.signals import SignalBox
 from launcher.record import EventLog
@@ -101,9 +101,8 @@ class ForegroundRun:
                 return policy.Final(FAILED, end.exit_code, f"{end.reason}; no other attempt can be planned: {refused}")
 
     def _plan_next(self, excluded: tuple[str, ...]) -> PlanError | None:
-        number = self._plan.attempt + 1
         try:
-            self._plan = make_plan(self._prepared.spec, facts.collect(self._prepared.spec.backend.mpirun), self._job, attempt=number, excluded_hosts=excluded)
+            self._plan = next_attempt(self._plan, self._plan.attempt + 1, excluded)
         except PlanError as error:
             return error
         return None

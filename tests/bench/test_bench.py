@@ -112,7 +112,9 @@ def test_a_run_that_takes_too_long_is_ended() -> None:
         runs.run(site, "digits", [])
 
 
-@pytest.mark.parametrize("arguments", [["gather", "--sizes", "small"], ["simulate", "--orders", "best"], ["convergence", "digits", "--seeds", "a"]])
+@pytest.mark.parametrize(
+    "arguments", [["gather", "--sizes", "small"], ["simulate", "--orders", "best"], ["convergence", "digits", "--seeds", "a"]]
+)
 def test_wrong_usage(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
