@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import IO
 
-from launcher import facts, policy
+from launcher import policy
 from launcher.attempt import AttemptRun, View, place
 from launcher.backends.process import starting_environment
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, PlanError
