@@ -74,4 +74,4 @@ def test_nothing_heavy_is_a_dependency(wheel: Path) -> None:
     metadata = next(archive.read(name).decode() for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
     required = [line.split()[1] for line in metadata.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line]
     names = {requirement.split(">")[0].split("<")[0].split("=")[0].lower() for requirement in required}
-    assert names == {"fastapi", "httpx", "numpy", "psutil", "pydantic", "pyyaml", "rich", "typer", "uvicorn"}
+    assert names == {"fastapi", "numpy", "psutil", "pydantic", "pyyaml", "rich", "typer", "uvicorn"}
