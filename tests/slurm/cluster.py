@@ -50,6 +50,11 @@ def present() -> bool:
     return all(find(name) for name in PROGRAMS)
 
 
+def pmix_present() -> bool:
+    """Whether ``srun --mpi=pmix`` can work: Debian's SLURM looks for a file that only ``libpmix-dev`` brings."""
+    return any(Path("/usr/lib").glob("*/pmix2/lib/libpmix.so"))
+
+
 @contextlib.contextmanager
 def free_ports(count: int) -> Iterator[list[int]]:
     """Ports that are free now; held until the block is left."""

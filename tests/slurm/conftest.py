@@ -11,13 +11,18 @@ import pytest
 
 from tests.hosts import hosts
 from tests.real import need
-from tests.slurm.cluster import Cluster, present
+from tests.slurm.cluster import Cluster, pmix_present, present
 from tests.slurm.configuration import Layout, Node
 
 
 def need_slurm() -> None:
     """SLURM and munge must be installed; see `tests.real.need`."""
     need("SLURM with munge (Debian: slurm-wlm munge)", present())
+
+
+def need_pmix() -> None:
+    """SLURM must find PMIx; see `tests.real.need`."""
+    need("PMIx for SLURM (Debian: libpmix-dev)", pmix_present())
 
 
 @pytest.fixture(scope="session")

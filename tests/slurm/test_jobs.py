@@ -13,7 +13,7 @@ from launcher.outcome import AttemptEnd
 from launcher.process.marks import read_marks
 from launcher.slurm.submission import Submission
 from launcher.starters.base import Alive, Gone, StartError, Unknown, Unreachable
-from tests.slurm.cluster import Cluster
+from tests.slurm.cluster import Cluster, pmix_present
 from tests.slurm.driver import COUNT, Driver, appears, lines
 
 WORLD = "from mpi4py import MPI\nw = MPI.COMM_WORLD\nprint(f'rank {w.rank} of {w.size} sum {w.allreduce(1)}', flush=True)\n"
@@ -39,7 +39,8 @@ def test_ranks_on_both_nodes_are_one_world_and_the_first_failing_ranks_code_is_t
     assert [mark.host for mark in read_marks(job.attempt(1), 4) if mark] == ["n1", "n1", "n2", "n2"]
     for rank in range(4):
         assert lines(job, rank)[:2] == [f"rank {rank} of 4 sum 4", str(hostile)]
-    assert f"ranks are started by {'srun' if mpi == 'auto' else 'mpirun'}" in job.backend_log.read_text()
+    program = "srun" if mpi == "auto" and pmix_present() else "mpirun"
+    assert f"ranks are started by {program}" in job.backend_log.read_text()
 
 
 def test_variables_and_options_of_an_outer_allocation_do_not_reach_the_job(driver: Driver) -> None:
@@ -55,12 +56,14 @@ def test_variables_and_options_of_an_outer_allocation_do_not_reach_the_job(drive
 
 
 def test_reasons_for_waiting_and_refusals_are_shown_in_words(driver: Driver) -> None:
+    cancelled = driver.cluster.run("sbatch", "--parsable", "--hold", "-o", "/dev/null", "--wrap=true").stdout.strip()
+    driver.cluster.run("scancel", cancelled)
     waits = {
         "is held": {"extra": ["--hold"]},
         "takes no jobs to run": {"partition": "closed"},
         "more nodes or cores than its partition has": {"nodes": 50},
         "more time than its partition allows": {"partition": "short"},
-        "never start": {"extra": ["--dependency=afterok:1"]},
+        "never start": {"extra": [f"--dependency=afterok:{cancelled}"]},
     }
     handles = {}
     for words, slurm in waits.items():

@@ -13,6 +13,7 @@ from hvdgrab.examples.data import WIKITEXT2
 from tests.examples.real_data import real_data
 from tests.real import ROOT, mpirun, need, need_horovod
 from tests.slurm.cluster import Cluster, wait_for
+from tests.slurm.conftest import need_pmix
 from tests.slurm.driver import COUNT
 from tests.slurm.test_jobs import WORLD
 
@@ -59,6 +60,7 @@ def test_scripts_that_are_not_run_here_say_so(script):
 
 
 def test_one_node_runs_what_it_is_given(cluster: Cluster, tmp_path: Path) -> None:
+    need_pmix()
     code, said = submit(cluster, tmp_path, str(ROOT / "slurm" / "one_node.sh"), "python", "-c", WORLD)
     assert code == 0, said
     assert "2 ranks on n1 (srun --mpi=pmix gives 2 processes one world)" in said
@@ -129,6 +131,7 @@ def test_the_requeue_script_goes_on_until_the_training_is_done(cluster: Cluster,
 @pytest.mark.parametrize("script", ["order_server.sh", "order_server_het.sh"])
 def test_an_order_server_beside_the_ranks(far_cluster: Cluster, tmp_path: Path, script: str) -> None:
     need_horovod()
+    need_pmix()
     code, said = submit(far_cluster, tmp_path, str(ROOT / "slurm" / script), *DIGITS)
     assert code == 0, said
     (found,) = metrics(tmp_path)
