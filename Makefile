@@ -43,7 +43,7 @@ test: setup-test ## the environment, then ruff, mypy and pytest (ARGS="-k name")
 soak: setup-test ## the environment, then the tests' full counts (minutes)
 	$(BIN) python -m pytest -m soak $(ARGS)
 
-slurm-up: setup-test ## a SLURM of two virtual nodes on this machine (as root, with Debian's slurm-wlm and munge)
+slurm-up: setup-test ## a SLURM of two virtual nodes on this machine (Debian's slurm-wlm and munge)
 	$(BIN) python -m tests.slurm.cluster up
 
 slurm-down: ## end it
