@@ -19,6 +19,7 @@ from hvdgrab.comm.world import World, initialized_horovod
 from hvdgrab.errors import UsageError, WorldError
 
 _NEVER = 2**62
+_TELL_EVERY = 0.1
 _FIRST_LOOK, _LONGEST_PAUSE = 30e-6, 240e-6
 """Seconds between looks at a reduction under way.  Horovod's own wait looks once a millisecond, which is most of a small step."""
 _meetings = itertools.count()
@@ -42,6 +43,8 @@ class HorovodFace:
         self.is_distributed = hasattr(optimizer, "_handles") and hasattr(optimizer, "skip_synchronize")
         self._refuse_unsupported()
         hvd = initialized_horovod() if self.is_distributed and hasattr(optimizer, "_requires_update") else None
+        self.waiting: Callable[[float], None] = lambda _: None
+        """Called about ten times a second, with the seconds so far, while this rank waits for averages; may raise."""
         self._poll: Callable[[int], bool] | None = None if hvd is None else hvd.poll
         if world.size > 1 and not self.is_distributed and not simulated:
             raise WorldError(
@@ -115,11 +118,15 @@ class HorovodFace:
         complete = sum(len(key) if isinstance(key, tuple) else 1 for key in started) == len(self.optimizer._requires_update)
         if not complete or None in handles:
             return
-        pause = _FIRST_LOOK
+        pause, began, told = _FIRST_LOOK, time.monotonic(), 0.0
         for handle in handles:
             while isinstance(handle, int) and not self._poll(handle):  # a sparse gradient's is a function that waits
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
+                waited = time.monotonic() - began
+                if waited >= told + _TELL_EVERY:
+                    told = waited
+                    self.waiting(waited)
 
     @property
     def _base(self) -> Any:

@@ -1,7 +1,7 @@
 """``python -m hvdgrab.report JOBDIR [MORE…]``: a job's (or several jobs') training as one page, JOBDIR/report.html.
 
 The page needs no network and no other file.  With several job directories their curves lie over each other, for comparing
-orders; the page goes to the first.
+orders; the page is comparison.html in the first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hvdgrab import metrics, plots
 from hvdgrab.errors import HvdGrabError
 from hvdgrab.metrics import EpochRecord
 
-FILE_NAME = "report.html"
+FILE_NAME, COMPARISON = "report.html", "comparison.html"
 NO_PLOTS = "The plots need matplotlib: <code>pip install 'hvdgrab[report]'</code>, then make the report again."
 
 
@@ -52,7 +52,7 @@ def write(directories: Sequence[Path]) -> Path:
         OSError: the page cannot be written.
     """
     jobs = [load(directory) for directory in directories]
-    target = directories[0] / FILE_NAME
+    target = directories[0] / (FILE_NAME if len(directories) == 1 else COMPARISON)
     part = target.with_suffix(".html.part")
     part.write_text(page(jobs), encoding="utf-8")
     part.replace(target)

@@ -128,7 +128,7 @@ class AttemptRun:
         try:
             end.write(self._paths)
         except OSError as error:
-            self._view.warn(f"the end of the attempt could not be noted: {self._paths.end}: {error.strerror}")
+            self._warn(f"the end of the attempt could not be noted: {self._paths.end}: {error.strerror}")
         self._note_end(end)
         return end
 
@@ -238,7 +238,7 @@ class AttemptRun:
             stopped=mark.stopped,
         )
         if mark.lost_output:
-            self._view.warn(f"{mark.lost_output} bytes of output of rank {mark.rank} could not be written to its log")
+            self._warn(f"{mark.lost_output} bytes of output of rank {mark.rank} could not be written to its log")
         if mark.failed and self._failed_at is None:
             self._failed_at = time.monotonic()
 
@@ -257,8 +257,13 @@ class AttemptRun:
             self._request(stop.Stop(stop.FAILURE, "the supervisor", "a rank has failed and the others wait for it"))
         elif self._ended_at is not None and now >= self._ended_at + ENDED_GRACE:
             self._backend_hung = True
-            self._view.warn("all ranks have ended well, but what had started them does not end: it is being ended")
+            self._warn("all ranks have ended well, but what had started them does not end: it is being ended")
             self._terminate_at = now
+
+    def _warn(self, message: str) -> None:
+        """Say it to whoever looks, now or later."""
+        self._view.warn(message)
+        self._events.add("warning", attempt=self._paths.number, message=message)
 
     def _touch(self) -> None:
         try:
@@ -304,9 +309,9 @@ class AttemptRun:
 
     def _note_end(self, end: AttemptEnd) -> None:
         if self._backend.left_behind and self._stop is None:
-            self._view.warn(f"{self._backend.left_behind} processes that the job left behind were ended")
+            self._warn(f"{self._backend.left_behind} processes that the job left behind were ended")
         if end.remaining:
-            self._view.warn(f"processes that could not be ended: {', '.join(end.remaining)}")
+            self._warn(f"processes that could not be ended: {', '.join(end.remaining)}")
         self._events.add("attempt-end", **{name: value for name, value in vars(replace(end)).items() if value is not None})
         if self._events.error is not None:
-            self._view.warn(f"the job's record is incomplete: {self._job.events}: {self._events.error.strerror}")
+            self._warn(f"the job's record is incomplete: {self._job.events}: {self._events.error.strerror}")

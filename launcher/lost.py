@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from launcher import stop
 from launcher.process.identity import node_name
-from launcher.process.marks import RankMark
+from launcher.process.marks import STARTER_GONE, RankMark
 from launcher.watch import lost_hosts, spec_names
 
 
@@ -22,7 +22,7 @@ def lost_node(marks: Sequence[RankMark | None], names: Mapping[str, str], unknow
         return None
     known = [mark for mark in marks if mark is not None]
     away = {names[host] for host in unknown}
-    cut_off = {mark.rank for mark in known if mark.stop_cause == "starter_gone" and mark.host != node_name()}
+    cut_off = {mark.rank for mark in known if mark.stop_cause == STARTER_GONE and mark.host != node_name()}
     silent = cut_off | {mark.rank for mark in known if mark.exit_code is None and mark.host in away}
     lost = lost_hosts(known, silent, node_name())
     if not lost:

@@ -11,7 +11,7 @@ from launcher import stop
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from launcher.files import as_text, read_object, release, replace_text
 from launcher.paths import AttemptPaths
-from launcher.process.marks import RankMark
+from launcher.process.marks import STARTER_GONE, SUPERVISOR_GONE, RankMark
 
 EXIT_CODES = {stop.TIME_LIMIT: 124, stop.PREEMPTION: 143}
 """Exit codes of attempts that were ended from outside: as timeout(1) has it, and as a shell has it after TERM; others have 1.
@@ -149,8 +149,10 @@ def _failed(
     marks: Sequence[RankMark | None], failing: RankMark | None, unfinished: Sequence[int], backend_code: int
 ) -> Outcome:
     lost = [rank for rank in unfinished if not _stopped(marks[rank])]
-    if failing is not None and not (failing.stopped and lost):
+    if failing is not None and not failing.stopped:
         return Outcome(FAILED, failing.exit_code or EXIT_FAILED, _rank_reason(failing), failing)
+    if failing is not None and not lost:
+        return Outcome(FAILED, _code_of_starter(failing, backend_code), _stopped_reason(failing, backend_code))
     if unfinished:
         never = all(mark is None for mark in marks)
         reason = _unfinished_reason(marks, lost or unfinished, backend_code)
@@ -177,6 +179,21 @@ def _rank_reason(mark: RankMark) -> str:
         how = "after it was told to stop" if mark.stopped else "which this launcher did not send"
         return f"rank {mark.rank} on {mark.host} was ended by {_signal_name(mark.signal)}, {how}"
     return f"rank {mark.rank} on {mark.host} ended with exit code {mark.exit_code}"
+
+
+def _code_of_starter(mark: RankMark, backend_code: int) -> int:
+    killed = mark.stop_cause is not None or backend_code == 0
+    return EXIT_KILLED if killed else backend_code
+
+
+def _stopped_reason(mark: RankMark, backend_code: int) -> str:
+    """Why ranks were stopped although nobody asked for it: what they belonged to had ended before them."""
+    if mark.stop_cause == SUPERVISOR_GONE:
+        return "what ran the attempt was killed, and its ranks were stopped"
+    if mark.stop_cause == STARTER_GONE:
+        return f"what had started rank {mark.rank} on {mark.host} was killed, and its ranks were stopped"
+    how = f"by {_signal_name(backend_code - 128)}" if backend_code > 128 else f"with code {backend_code}"
+    return f"what had started the ranks ended {how} before them, and they were stopped"
 
 
 def _signal_name(number: int) -> str:

@@ -18,6 +18,7 @@ TIME_LIMIT = "time_limit"
 HANG = "hang"
 LOST_NODE = "lost_node"
 FAILURE = "failure"
+CAUSES = (CANCELLED, PREEMPTION, TIME_LIMIT, HANG, LOST_NODE, FAILURE)
 GENTLE = (PREEMPTION, TIME_LIMIT)
 """Causes for which the training is given time to save its state."""
 
@@ -49,10 +50,16 @@ class Stop:
 
     @classmethod
     def read(cls, attempt: AttemptPaths) -> Stop | None:
-        """The request; None where there is none."""
+        """The request; None where there is none.  What of a damaged one cannot be used is as if it had not been said."""
         data = read_object(attempt.stop)
         if data is None:
             return None
-        known = {name: data[name] for name in ("cause", "by", "reason", "time") if name in data}
-        hosts = data.get("bad_hosts") or ()
-        return cls(**{"by": "unknown", "cause": CANCELLED, **known}, bad_hosts=tuple(hosts))
+        known = {name: data[name] for name in ("by", "reason") if isinstance(data.get(name), str)}
+        cause, moment, hosts = data.get("cause"), data.get("time"), data.get("bad_hosts")
+        if isinstance(moment, int | float) and not isinstance(moment, bool):
+            known["time"] = moment
+        return cls(
+            **{"by": "unknown", **known},
+            cause=cause if cause in CAUSES else CANCELLED,
+            bad_hosts=tuple(host for host in hosts if isinstance(host, str)) if isinstance(hosts, list) else (),
+        )

@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from hvdgrab import init, mark_finished
 from hvdgrab.config import ORDERS, GraBConfig
-from hvdgrab.errors import ConfigError, HvdGrabError, WorldError
+from hvdgrab.errors import ConfigError, HvdGrabError, UsageError, WorldError
 
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 """(model, inputs, targets) -> the mean loss of a batch."""
@@ -35,7 +35,7 @@ def run(main: Callable[[], None]) -> None:
     """Run an example; mistakes in what the user gave, which every rank notices alike, are one sentence and exit code 1."""
     try:
         main()
-    except (ConfigError, DataError, WorldError) as error:
+    except (ConfigError, DataError, UsageError, WorldError) as error:
         sys.exit(f"error: {error}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from launcher.errors import EXIT_INTERRUPTED, EXIT_OK, LauncherError, UsageError
+from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, LauncherError, UsageError
 
 _AFTER_INTERRUPT = {"run": "nothing was started", "validate": "nothing was started", "cancel": "what was asked to end ends"}
 """What Ctrl-C means, by command, where it does not handle that itself."""
@@ -24,12 +24,16 @@ def guarded(command: Callable[..., int]) -> Callable[..., None]:
         try:
             _check_directory()
             code = command(*args, **kwargs)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # closed by whoever started the command
+                sys.stdout.flush()
         except LauncherError as error:
             complain(str(error))
             code = error.exit_code
         except BrokenPipeError:
             code = _reader_gone()
+        except OSError as error:
+            complain(f"{error.filename or 'the output'}: {error.strerror}")
+            code = _reader_gone() or EXIT_FAILED
         except KeyboardInterrupt:
             complain(f"interrupted; {_AFTER_INTERRUPT.get(command.__name__, 'what runs goes on')}")
             code = EXIT_INTERRUPTED

@@ -97,7 +97,9 @@ def result_text(finished: Finished) -> str:
 def failure_lines(job: JobPaths, mark: RankMark | None) -> list[str]:
     """The last lines of what failed first: of the rank, or of the backend where no rank did."""
     path = job.backend_log if mark is None else job.rank_log(mark.rank)
-    title = "what started the ranks said" if mark is None else f"rank {mark.rank} failed first; its last lines"
+    title = "what started the ranks said"
+    if mark is not None:
+        title = f"the last lines of rank {mark.rank}" if mark.stopped else f"rank {mark.rank} failed first; its last lines"
     text = tail(path)
     return [f"--- {title} ({path}):", *text, "---"] if text else []
 

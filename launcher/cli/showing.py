@@ -17,8 +17,10 @@ from launcher.outcome import AttemptEnd, first_failing
 from launcher.paths import JobPaths
 from launcher.process.marks import RankMark, read_marks
 from launcher.progress import MetricsFollower, duration
+from launcher.record import read_events
 
 FAILED = ("failed", "unknown", "restarting")
+MOST_WARNINGS = 5
 """States in which the failing rank's last lines are of interest."""
 
 
@@ -79,10 +81,16 @@ def job_lines(view: JobView) -> list[str]:
         ("directory", view.dir if paths.root.exists() else f"{view.dir} (it is gone)"),
         ("report", paths.report if paths.report.exists() else None),
     ]
-    lines = [*facts(pairs), *_attempt_lines(paths)]
+    lines = [*facts(pairs), *_attempt_lines(paths), *warnings_of(paths)]
     if view.state in FAILED:
         lines += render.failure_lines(paths, first_failing(last_marks(view)))
     return lines
+
+
+def warnings_of(paths: JobPaths) -> list[str]:
+    """What went wrong without changing the job's result, such as output that a full disk refused."""
+    said = [event.get("message") for event in read_events(paths.events) if event["event"] == "warning"]
+    return [f"warning: {printable(str(message))}" for message in said[-MOST_WARNINGS:]]
 
 
 def _attempt_lines(paths: JobPaths) -> list[str]:

@@ -25,6 +25,15 @@ from launcher.store.rows import Job
 log = logging.getLogger("hvdgrab.daemon")
 
 
+def _printable(record: logging.LogRecord) -> bool:
+    """Names of files need not be text; every line of the log is."""
+    record.msg, record.args = record.getMessage().encode("utf-8", "backslashreplace").decode("utf-8"), ()
+    return True
+
+
+log.addFilter(_printable)
+
+
 @dataclass
 class Context:
     """Made once, when the daemon starts."""

@@ -19,7 +19,7 @@ from launcher.claim import superseded
 from launcher.paths import AttemptPaths
 from launcher.process import tree
 from launcher.process.identity import node_name
-from launcher.process.marks import RankMark
+from launcher.process.marks import STARTER_GONE, SUPERVISOR_GONE, RankMark
 from launcher.process.output import LogFile, Output
 from launcher.process.signals import STOPPING, SignalBox
 from launcher.process.supervisor import VARIABLE, Lifeline
@@ -39,8 +39,6 @@ KILLED_WITHIN = 10.0
 EXIT_NOT_FOUND = 127
 EXIT_NOT_STARTED = 126
 EXIT_SUPERSEDED = 75
-STARTER_GONE = "starter_gone"
-SUPERVISOR_GONE = "supervisor_gone"
 SUPERSEDED = "superseded"
 
 

@@ -14,6 +14,9 @@ from pathlib import Path
 from launcher.files import as_text, read_object, replace_text
 from launcher.paths import AttemptPaths
 
+STARTER_GONE, SUPERVISOR_GONE = "starter_gone", "supervisor_gone"
+"""What a rank's wrapper notes as `RankMark.stop_cause` where the process above it is gone."""
+
 
 @dataclass(frozen=True)
 class RankMark:

@@ -67,7 +67,7 @@ def test_the_holder_of_the_claim_is_adopted_where_two_supervisors_were_started(w
     [
         ({"exit_code": 0, "ended": 1.0}, "succeeded", 0, None),
         ({"exit_code": 6, "ended": 1.0}, "failed", 6, "exit code 6"),
-        ({}, "failed", 1, "gone without a word"),
+        ({}, "failed", 137, "gone without a word"),
     ],
 )
 def test_a_lost_supervisor_is_judged_by_its_ranks(
