@@ -31,6 +31,11 @@ class HostsSite(Site):
 
     net: Net | None = None
 
+    @property
+    def world(self) -> int:
+        """Ranks of all hosts."""
+        return self.ranks * (1 if self.net is None else len(self.net.names))
+
     def command(self, example: str, arguments: Sequence[str]) -> list[str]:
         """See `Site.command`."""
         assert self.net is not None
@@ -78,7 +83,7 @@ def overhead(
         marks.append(_received(site))
         row = compare(plain, ordered, order=variant.order, epochs=epochs + WARM_UP)
         row |= wire(marks, units=sum(record.units or 0 for record in ordered), order=variant.order)
-        rows.append({"example": example, "ranks": site.ranks, "compression": variant.compression, "pair": pair, **row})
+        rows.append({"example": example, "ranks": site.world, "compression": variant.compression, "pair": pair, **row})
         if tell is not None:
             tell(rows[-1])
     return rows

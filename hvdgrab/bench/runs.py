@@ -46,6 +46,11 @@ class Site:
         """The argument vector of one run."""
         return [*self.launch(), sys.executable, "-m", PROGRAMS[example], *arguments]
 
+    @property
+    def world(self) -> int:
+        """Ranks of a run."""
+        return self.ranks
+
     def launch(self) -> list[str]:
         """mpirun up to the program; binding is off, since ranks that share a core by accident are many times slower."""
         consent = [*(["--oversubscribe"] if self.oversubscribe else []), *(["--allow-run-as-root"] if self.allow_root else [])]

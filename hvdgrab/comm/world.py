@@ -106,6 +106,9 @@ def connector(world: World, settings: CommunicationConfig | None = None) -> Call
             "install it against the MPI that Horovod uses (`MPICC=mpicc pip install --no-binary=mpi4py mpi4py`)"
         ) from None
     check_mpi(MPI, world)
+    size = settings.node_size if settings is not None else None
+    if size is not None and size > world.size:
+        raise WorldError(f"communication.node_size is {size}, but there are {world.size} ranks in all")
 
     def connect() -> Communicator:
         from hvdgrab.comm.opening import open_communicator

@@ -35,6 +35,7 @@ def run_quickstart(setup: Callable[[], int], venv: Path, root: Path, environ: Ma
     if code == 0:
         print("\nresults: " + (str(fresh[-1]) if fresh else "in the directory that is named above"))
     print(f"wall time: set-up {ready - started:.0f} s, job {ended - ready:.0f} s")
+    print(f"`. {venv / 'bin' / 'activate'}` puts hvdgrab-launch on your PATH.")
     print(f"The launcher's daemon waits for further jobs; `{program} daemon stop` ends it.", flush=True)
     return code
 

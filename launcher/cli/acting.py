@@ -19,6 +19,7 @@ from launcher.client import Client, JobView
 from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError, UsageError
 from launcher.paths import JobPaths
 from launcher.process.identity import alive
+from launcher.state import WAITING
 
 EXIT_TIMEOUT = 124
 """`wait --timeout` ran out, as timeout(1) has it."""
@@ -31,6 +32,7 @@ def cancel(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool, wait: 
     """End jobs, and wait until they are gone; those that have ended stay as they are.  Returns the exit code."""
     client = Client.connect(start=True)
     jobs = open_book(jobs_dir, client).several(wanted, prefer_active=True)
+    jobs.sort(key=lambda job: job.view.state not in WAITING)  # or an ending one's place would go to a waiting one
     before = {job.view.id: job.view.final for job in jobs}
     asked = [Listed(client.cancel(job.view.id), True) if job.kept else _cancel_foreground(job) for job in jobs]
     deadline = time.monotonic() + (CANCEL_SECONDS if wait else 0.0)

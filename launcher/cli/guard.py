@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -29,6 +30,8 @@ def guarded(command: Callable[..., int]) -> Callable[..., None]:
         except LauncherError as error:
             complain(str(error))
             code = error.exit_code
+            if kwargs.get("as_json"):
+                print(json.dumps({"error": str(error), "exit_code": code}))
         except BrokenPipeError:
             code = _reader_gone()
         except OSError as error:
