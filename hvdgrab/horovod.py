@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -19,9 +18,6 @@ from hvdgrab.comm.world import World, initialized_horovod
 from hvdgrab.errors import UsageError, WorldError
 
 _NEVER = 2**62
-_TELL_EVERY = 0.1
-_FIRST_LOOK, _LONGEST_PAUSE = 30e-6, 240e-6
-"""Seconds between looks at a reduction under way.  Horovod's own wait looks once a millisecond, which is most of a small step."""
 _meetings = itertools.count()
 
 
@@ -42,10 +38,6 @@ class HorovodFace:
         self.optimizer: Any = optimizer
         self.is_distributed = hasattr(optimizer, "_handles") and hasattr(optimizer, "skip_synchronize")
         self._refuse_unsupported()
-        hvd = initialized_horovod() if self.is_distributed and hasattr(optimizer, "_requires_update") else None
-        self.waiting: Callable[[float], None] = lambda _: None
-        """Called about ten times a second, with the seconds so far, while this rank waits for averages; may raise."""
-        self._poll: Callable[[int], bool] | None = None if hvd is None else hvd.poll
         if world.size > 1 and not self.is_distributed and not simulated:
             raise WorldError(
                 f"rank {world.rank} of {world.size}: {type(optimizer).__name__} is not wrapped by hvd.DistributedOptimizer, so "
@@ -55,7 +47,6 @@ class HorovodFace:
 
     def step(self) -> None:
         """Synchronise, unless told to skip it, and update the parameters."""
-        self._await_reductions()
         self.optimizer.step()
 
     def step_locally(self) -> None:
@@ -85,7 +76,6 @@ class HorovodFace:
     def synchronize(self) -> None:
         """Wait for the reduced gradients; nothing to do without Horovod."""
         if self.is_distributed:
-            self._await_reductions()
             self.optimizer.synchronize()
 
     def skip_synchronize(self) -> AbstractContextManager[Any]:
@@ -105,28 +95,6 @@ class HorovodFace:
         a second time, or raise.
         """
         self.set_backward_passes_per_step(_NEVER)
-
-    def _await_reductions(self) -> None:
-        """Wait until what the hooks have started is reduced, so that Horovod's coarser wait finds it done.
-
-        Only where they have started everything: what this rank has no gradient for, Horovod starts first, and others wait for it.
-        """
-        if self._poll is None:
-            return
-        started = dict(self.optimizer._handles)
-        handles = [handle for handle, _ in started.values()]
-        complete = sum(len(key) if isinstance(key, tuple) else 1 for key in started) == len(self.optimizer._requires_update)
-        if not complete or None in handles:
-            return
-        pause, began, told = _FIRST_LOOK, time.monotonic(), 0.0
-        for handle in handles:
-            while isinstance(handle, int) and not self._poll(handle):  # a sparse gradient's is a function that waits
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-                waited = time.monotonic() - began
-                if waited >= told + _TELL_EVERY:
-                    told = waited
-                    self.waiting(waited)
 
     @property
     def _base(self) -> Any:

@@ -109,7 +109,6 @@ class GraBOptimizer(torch.optim.Optimizer):
             normalise=config.normalise_layers,
         )
         self._session.forget_passes = self._capture.forget
-        self._inner.waiting = self._session.waits_for_averages
         self._closing = close_at_exit(self._session, sampler.world)
 
     # --- what Horovod's optimizer does -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from hvdgrab.comm.communicator import Communicator
 from hvdgrab.errors import CommunicationError, CommunicatorClosed
 
 Result = TypeVar("Result")
-UNHEARD_SECONDS = 20.0
+UNHEARD_SECONDS, SAID_AFTER = 20.0, 1.0
 LOOK_EVERY = 1.0
 """Seconds between two looks: for an error while the training thread waits, around while the communication thread is idle."""
 
@@ -187,5 +187,8 @@ class CommunicationThread:
             while (item := self._jobs.get_nowait()) is not None:
                 item[0].set_exception(error)
             self._jobs.put(None)
-        if not self._heard.wait(UNHEARD_SECONDS):
+        first = min(SAID_AFTER, UNHEARD_SECONDS)
+        if not self._heard.wait(first):  # the training thread waits in Horovod, perhaps for ever
+            print(f"hvdgrab: {error}", file=sys.stderr, flush=True)
+        if not self._heard.wait(UNHEARD_SECONDS - first):
             self._unheard(error)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 from hvdgrab.errors import CommunicatorClosed
 
-_FIRST_SLEEP, _LONG_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3, 2e-3
+_FIRST_SLEEP, _LONG_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3, 4e-3
 _SLOWER = 1.01
-"""How much longer a long sleep becomes from look to look: what has taken a tenth of a second may take 2 ms more."""
+"""How much longer a long sleep becomes from look to look: what has taken a third of a second may take 4 ms more."""
 
 
 class Waiting:

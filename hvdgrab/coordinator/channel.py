@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
@@ -11,7 +10,6 @@ from hvdgrab.comm.communicator import Communicator
 from hvdgrab.comm.thread import CommunicationThread
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator.book import OrderBook
-from hvdgrab.errors import CommunicationError
 
 Result = TypeVar("Result")
 
@@ -36,7 +34,6 @@ class Channel:
     ) -> None:
         self._config, self._book = config, book
         self._thread = CommunicationThread(connect, unheard, idle)
-        self._said_at = 0.0
         self.closed = False
         """Whether `close` was called."""
 
@@ -62,27 +59,6 @@ class Channel:
     def check(self) -> None:
         """Raise what ended the communication, if anything did."""
         self._thread.check()
-
-    def waits_for_averages(self, seconds: float) -> None:
-        """The training thread waits for Horovod, so far this long: raise what happened meanwhile, and say it if it takes long.
-
-        Raises:
-            CommunicationError: ``stall_timeout`` is reached.
-            HvdGrabError: whatever ended the communication.
-        """
-        self.check()
-        book, config = self._book, self._config
-        text = (
-            f"rank {book.rank}, epoch {book.epoch}, after {book.position} of {book.n} units: waits for the averaged gradients, "
-            f"{seconds:.0f} s so far; another rank has stopped, or makes fewer backward passes"
-        )
-        if seconds >= config.stall_timeout:
-            raise CommunicationError(text + " (stall_timeout is reached)")
-        if seconds < self._said_at:
-            self._said_at = 0.0
-        if seconds >= self._said_at + config.stall_warning:
-            self._said_at = seconds
-            print(f"hvdgrab: {text}", file=sys.stderr, flush=True)
 
     def close(self, timeout: float) -> bool:
         """See `CommunicationThread.close`."""

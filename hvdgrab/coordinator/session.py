@@ -126,11 +126,6 @@ class OrderingSession:
         """What ended the communication, if anything did."""
         return None if self._channel is None else self._channel.error
 
-    def waits_for_averages(self, seconds: float) -> None:
-        """See `Channel.waits_for_averages`."""
-        if self._channel is not None and not self._closed:
-            self._channel.waits_for_averages(seconds)
-
     @property
     def finished(self) -> bool:
         """Whether the epoch that was under way when the session was closed could be ended, on all ranks."""

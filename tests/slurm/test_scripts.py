@@ -82,6 +82,7 @@ def same_orders(cluster: Cluster, folder: Path, script: str, ranks: int, trainin
     assert [line["order_hash"] for line in found] == [line["order_hash"] for line in expected]
 
 
+@pytest.mark.soak
 def test_several_nodes_order_as_under_mpirun(far_cluster: Cluster, tmp_path: Path) -> None:
     need_horovod()
     same_orders(far_cluster, tmp_path, "several_nodes.sh", 2, DIGITS, "--ntasks-per-node=1")

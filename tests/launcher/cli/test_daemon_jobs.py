@@ -134,7 +134,7 @@ def test_variants_are_one_group(home: Home) -> None:
     assert home.call("wait", group).returncode == 6
     assert len(home.data("ls", "--group", group)) == 2
     assert home.call("cancel", "swept").stdout.count("had ended before") == 2
-    text = Path(shown[0]["report"]).read_text()
+    text = (Path(shown[0]["dir"]) / "comparison.html").read_text()
     assert all(job["name"] in text for job in shown), "the variants are compared"
 
 
