@@ -29,7 +29,7 @@ from unittest import mock
 
 MODULES = ("capture", "compression", "coordinators", "orders", "weights", "contract", "state", "loops", "records")
 """``tests.training.checks_NAME``."""
-CHECK_SECONDS = 100.0
+CHECK_SECONDS = 200.0
 
 
 @dataclass(frozen=True)
