@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hvdgrab.comm.communicator import Buffer, Communicator
+from hvdgrab.comm.forwarding import ForwardingCommunicator
 from hvdgrab.comm.hierarchical import HierarchicalCommunicator
 
 OPERATIONS = ("gather", "allgather", "broadcast")
@@ -59,17 +59,12 @@ class Choice:
         return "; ".join(parts) + (" (measured)" if self.measured else f" (not measured with more than {MOST_RANKS} ranks)")
 
 
-class ChoosingCommunicator:
+class ChoosingCommunicator(ForwardingCommunicator):
     """Makes each call with the communicator that is faster for it."""
 
     def __init__(self, flat: Communicator, hierarchical: HierarchicalCommunicator, choice: Choice) -> None:
-        self._flat, self._hierarchical, self.choice = flat, hierarchical, choice
-        self.rank, self.size = flat.rank, flat.size
-
-    @property
-    def waiting_for(self) -> list[int]:
-        """See `Communicator.waiting_for`; both share it."""
-        return self._hierarchical.waiting_for
+        super().__init__(hierarchical)
+        self._flat, self.choice = flat, choice
 
     def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:
         """See `Communicator.gather`."""
@@ -83,32 +78,8 @@ class ChoosingCommunicator:
         """See `Communicator.broadcast`."""
         self._pick("broadcast", buffer).broadcast(buffer, root)
 
-    def alltoall(self, send: Buffer, receive: Buffer) -> None:
-        """See `Communicator.alltoall`."""
-        self._flat.alltoall(send, receive)
-
-    def reduce_sum(self, send: Buffer, receive: Buffer | None, root: int) -> None:
-        """See `Communicator.reduce_sum`."""
-        self._flat.reduce_sum(send, receive, root)
-
-    def notify(self, notice: NDArray[np.int64]) -> None:
-        """See `Communicator.notify`."""
-        self._flat.notify(notice)
-
-    def notices(self) -> list[tuple[int, NDArray[np.int64]]]:
-        """See `Communicator.notices`."""
-        return self._flat.notices()
-
-    def cancel(self) -> None:
-        """See `Communicator.cancel`."""
-        self._hierarchical.cancel()
-
-    def close(self) -> None:
-        """See `Communicator.close`."""
-        self._hierarchical.close()
-
     def _pick(self, operation: str, payload: Buffer) -> Communicator:
-        return self._flat if self.choice.is_flat(operation, payload.nbytes) else self._hierarchical
+        return self._flat if self.choice.is_flat(operation, payload.nbytes) else self.inner
 
 
 def calibrate(flat: Communicator, hierarchical: Communicator) -> Choice:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvdgrab.comm.communicator import Buffer, Communicator
+from hvdgrab.comm.forwarding import ForwardingCommunicator
 from hvdgrab.comm.topology import Topology
 from hvdgrab.comm.waiting import Waiting
 from hvdgrab.comm.window import NodeWindow
@@ -53,8 +54,9 @@ class Transport(Protocol):
         """Move on whatever is on its way."""
 
 
-class HierarchicalCommunicator:
-    """Gathers, broadcasts and exchanges over nodes; everything else is left to a flat communicator of the same ranks.
+class HierarchicalCommunicator(ForwardingCommunicator):
+    """Gathers and broadcasts over nodes; everything else is left to a flat communicator of the same ranks: every block of an
+    `alltoall` has one receiver, so that there is nothing to save between nodes.
 
     Args:
         flat: of the same ranks.
@@ -67,8 +69,8 @@ class HierarchicalCommunicator:
     def __init__(
         self, flat: Communicator, topology: Topology, window: NodeWindow, transport: Transport, waiting: Waiting
     ) -> None:
-        self._flat, self._topology, self._window, self._transport, self._waiting = flat, topology, window, transport, waiting
-        self.rank, self.size = flat.rank, flat.size
+        super().__init__(flat)
+        self._topology, self._window, self._transport, self._waiting = topology, window, transport, waiting
         self._node = topology.node_of[self.rank]
         self._locals = topology.nodes[self._node]
         self._order = np.array([rank for ranks in topology.nodes for rank in ranks])
@@ -90,7 +92,7 @@ class HierarchicalCommunicator:
     def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:
         """See `Communicator.gather`: a node's rows reach the root in one message, unless they are long."""
         if send.nbytes > LONGEST_GATHER:
-            self._flat.gather(send, receive, root)
+            super().gather(send, receive, root)
         else:
             self._collect("gather", send, receive, root)
 
@@ -132,31 +134,15 @@ class HierarchicalCommunicator:
 
         self._run(data.size, min(LONGEST_STEP, self._window.slot_bytes), begin, finish)
 
-    def alltoall(self, send: Buffer, receive: Buffer) -> None:
-        """See `Communicator.alltoall`; every block has one receiver, so that there is nothing to save between nodes."""
-        self._flat.alltoall(send, receive)
-
-    def reduce_sum(self, send: Buffer, receive: Buffer | None, root: int) -> None:
-        """See `Communicator.reduce_sum`."""
-        self._flat.reduce_sum(send, receive, root)
-
-    def notify(self, notice: NDArray[np.int64]) -> None:
-        """See `Communicator.notify`."""
-        self._flat.notify(notice)
-
-    def notices(self) -> list[tuple[int, NDArray[np.int64]]]:
-        """See `Communicator.notices`."""
-        return self._flat.notices()
-
     def cancel(self) -> None:
         """See `Communicator.cancel`."""
         self._waiting.cancel()
-        self._flat.cancel()
+        super().cancel()
 
     def close(self) -> None:
         """Forget the window.  It is not freed: that is collective, and other ranks may be gone."""
         self._waiting.cancel()
-        self._flat.close()
+        super().close()
 
     def _collect(self, what: str, send: Buffer, receive: Buffer | None, root: int | None) -> None:
         """Bring all rows to ``root``, or to everybody."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdgrab.comm.communicator import Buffer, Communicator
+from hvdgrab.comm.communicator import Communicator
+from hvdgrab.comm.forwarding import ForwardingCommunicator
 from hvdgrab.errors import CommunicatorClosed
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def thread_links(size: int) -> list[ThreadLink]:
     return ends
 
 
-class ServedCommunicator:
+class ServedCommunicator(ForwardingCommunicator):
     """The communicator between the training ranks, together with their link to the server.
 
     Args:
@@ -170,47 +171,14 @@ class ServedCommunicator:
     """
 
     def __init__(self, ranks: Communicator, link: Link) -> None:
-        self._ranks, self.link = ranks, link
-        self.rank, self.size = ranks.rank, ranks.size
-
-    @property
-    def waiting_for(self) -> list[int]:
-        """See `Communicator.waiting_for`."""
-        return self._ranks.waiting_for
-
-    def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:
-        """See `Communicator.gather`."""
-        self._ranks.gather(send, receive, root)
-
-    def allgather(self, send: Buffer, receive: Buffer) -> None:
-        """See `Communicator.allgather`."""
-        self._ranks.allgather(send, receive)
-
-    def alltoall(self, send: Buffer, receive: Buffer) -> None:
-        """See `Communicator.alltoall`."""
-        self._ranks.alltoall(send, receive)
-
-    def broadcast(self, buffer: Buffer, root: int) -> None:
-        """See `Communicator.broadcast`."""
-        self._ranks.broadcast(buffer, root)
-
-    def reduce_sum(self, send: Buffer, receive: Buffer | None, root: int) -> None:
-        """See `Communicator.reduce_sum`."""
-        self._ranks.reduce_sum(send, receive, root)
-
-    def notify(self, notice: NDArray[np.int64]) -> None:
-        """See `Communicator.notify`."""
-        self._ranks.notify(notice)
-
-    def notices(self) -> list[tuple[int, NDArray[np.int64]]]:
-        """See `Communicator.notices`."""
-        return self._ranks.notices()
+        super().__init__(ranks)
+        self.link = link
 
     def cancel(self) -> None:
         """See `Communicator.cancel`."""
-        self._ranks.cancel()
+        super().cancel()
         self.link.cancel()
 
     def close(self) -> None:
         """See `Communicator.close`; the link stays open, for the next session of this process."""
-        self._ranks.close()
+        super().close()

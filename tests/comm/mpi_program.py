@@ -66,7 +66,7 @@ def mixed():
     hierarchical = cut(None, 4, 4096)
     sizes = list(enumerate((8, 100, *SIZES)))
     table = {name: {size: (place + number) % 2 == 0 for place, size in sizes} for number, name in enumerate(OPERATIONS)}
-    return ChoosingCommunicator(hierarchical._flat, hierarchical, Choice(table))
+    return ChoosingCommunicator(hierarchical.inner, hierarchical, Choice(table))
 
 
 def opened(**settings):

@@ -49,7 +49,7 @@ def calibrated(flat_slow, hierarchical_slow, nodes=((0, 1), (2, 3))):
     made = ThreadNodes(nodes)
 
     def work(comm):
-        return calibrate(Slow(comm._flat, flat_slow), Slow(comm, hierarchical_slow))
+        return calibrate(Slow(comm.inner, flat_slow), Slow(comm, hierarchical_slow))
 
     return run_all(made.communicators, work)
 
@@ -79,7 +79,7 @@ def test_a_large_world_is_not_measured():
 def test_ranks_that_change_between_both_keep_every_contract(check):
     table = {name: {8: True, 30: False, 100: True} for name in module.OPERATIONS}
     made = ThreadNodes([[0, 2], [1, 3]], slot_bytes=64)
-    communicators = [ChoosingCommunicator(comm._flat, comm, Choice(table)) for comm in made.communicators]
+    communicators = [ChoosingCommunicator(comm.inner, comm, Choice(table)) for comm in made.communicators]
     run_all(communicators, check)
 
 
@@ -88,10 +88,10 @@ def test_each_call_goes_where_its_size_says():
     table = {name: {100: True, 10_000: False} for name in module.OPERATIONS}
 
     def work(comm):
-        chosen = ChoosingCommunicator(comm._flat, comm, Choice(table))
+        chosen = ChoosingCommunicator(comm.inner, comm, Choice(table))
         chosen.broadcast(np.zeros(100, dtype=np.uint8), 0)
         before = made.carried(1)
-        comm._flat.broadcast(np.zeros(1), 0)
+        comm.inner.broadcast(np.zeros(1), 0)
         chosen.broadcast(np.zeros(101, dtype=np.uint8), 0)
         return before
 
