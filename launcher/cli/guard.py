@@ -33,10 +33,12 @@ def guarded(command: Callable[..., int]) -> Callable[..., None]:
             if kwargs.get("as_json"):
                 print(json.dumps({"error": str(error), "exit_code": code}))
         except BrokenPipeError:
-            code = _reader_gone()
+            _write_no_more()  # as with ``| head``, which is no error
+            code = EXIT_OK
         except OSError as error:
             complain(f"{error.filename or 'the output'}: {error.strerror}")
-            code = _reader_gone() or EXIT_FAILED
+            _write_no_more()
+            code = EXIT_FAILED
         except KeyboardInterrupt:
             complain(f"interrupted; {_AFTER_INTERRUPT.get(command.__name__, 'what runs goes on')}")
             code = EXIT_INTERRUPTED
@@ -60,7 +62,6 @@ def _check_directory() -> None:
         raise UsageError("the current directory has been deleted: change to one that exists") from None
 
 
-def _reader_gone() -> int:
-    """The reader of the output has gone, as with ``| head``: no error, and nothing is written at the interpreter's end."""
+def _write_no_more() -> None:
+    """Nobody takes the output any more: nothing of it is written at the interpreter's end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return EXIT_OK
