@@ -7,14 +7,14 @@ bytes.  Every end belongs to one thread.
 from __future__ import annotations
 
 import threading
-import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hvdgrab.comm.communicator import Communicator
 from hvdgrab.comm.forwarding import ForwardingCommunicator
+from hvdgrab.comm.waiting import Waiting
 from hvdgrab.errors import CommunicatorClosed
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ Body = NDArray[np.uint8]
 EMPTY: Body = np.zeros(0, dtype=np.uint8)
 _HEAD_TAG, _BODY_TAG = 1, 2
 _CHUNK_BYTES = 2**30
-_FIRST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
 
 
 class Message(NamedTuple):
@@ -73,48 +72,40 @@ class MPILink:
         from mpi4py import MPI
 
         self._mpi, self._comm, self._chunk = MPI, comm, chunk_bytes
-        self._cancelled = threading.Event()
         self.rank, self.server = comm.Get_rank(), comm.Get_size() - 1
+        self._waiting = Waiting(self.rank, self._check_running)
 
     def send(self, to: int, row: Row, body: Body = EMPTY) -> None:
         """See `Link.send`."""
-        self._check()
+        self._waiting.begin()
         head = np.concatenate([row, [body.size]]).astype(np.int64)
         parts = [self._comm.Isend(part, to, _BODY_TAG) for part in self._chunks(body)]
         requests = [self._comm.Isend(head, to, _HEAD_TAG), *parts]
-        self._until(lambda: bool(self._mpi.Request.Testall(requests)))
+        self._waiting.until(lambda: bool(self._mpi.Request.Testall(requests)), "message", [to])
 
     def receive(self, sender: int | None = None) -> Message:
         """See `Link.receive`."""
-        self._check()
+        self._waiting.begin()
         status = self._mpi.Status()
         source = self._mpi.ANY_SOURCE if sender is None else sender
-        self._until(lambda: bool(self._comm.Iprobe(source, _HEAD_TAG, status)))
+        self._waiting.until(lambda: bool(self._comm.Iprobe(source, _HEAD_TAG, status)), "message")
         head = np.empty(ROW + 1, dtype=np.int64)
         self._comm.Recv(head, status.source, _HEAD_TAG)
         body = np.empty(int(head[-1]), dtype=np.uint8)
         requests = [self._comm.Irecv(part, status.source, _BODY_TAG) for part in self._chunks(body)]
-        self._until(lambda: bool(self._mpi.Request.Testall(requests)))
+        self._waiting.until(lambda: bool(self._mpi.Request.Testall(requests)), "message")
         return Message(status.source, head[:-1], body)
 
     def cancel(self) -> None:
         """See `Link.cancel`."""
-        self._cancelled.set()
+        self._waiting.cancel()
 
     def _chunks(self, body: Body) -> list[Body]:
         return [body[start : start + self._chunk] for start in range(0, body.size, self._chunk)]
 
-    def _check(self) -> None:
-        if self._cancelled.is_set() or self._mpi.Is_finalized():
+    def _check_running(self) -> None:
+        if self._mpi.Is_finalized():
             raise CommunicatorClosed(f"rank {self.rank}: the link to the server is closed")
-
-    def _until(self, done: Any) -> None:
-        """MPI has no event to wait for: the test itself is what moves messages on."""
-        pause = _FIRST_SLEEP
-        while not done():
-            time.sleep(pause)
-            self._check()
-            pause = min(2 * pause, _LONGEST_SLEEP)
 
 
 class ThreadLink:
