@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -52,6 +52,8 @@ class Context:
     """Tells whoever waits for a job that one has changed."""
     reasons: dict[str, str] = field(default_factory=dict)
     """What queued jobs wait for, by id."""
+    troubles: dict[str, str] = field(default_factory=dict)
+    """What cannot be done at present with a job, by id; see `launcher.daemon.faults`."""
     problem: str | None = None
     """What keeps the daemon from its work at present."""
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -63,7 +65,9 @@ class Context:
 
     def view(self, job: Job) -> JobView:
         """A job as clients see it."""
-        return job.view(self.host, self.reasons.get(job.id))
+        view = job.view(self.host, self.reasons.get(job.id))
+        trouble = None if view.final else self.troubles.get(job.id)
+        return view if trouble is None else replace(view, reason=f"{view.reason}; {trouble}" if view.reason else trouble)
 
     def note(self, job: Job, event: str, **details: Any) -> None:
         """Append an event to a job's own log; a directory that is gone or full is only mentioned in the daemon's log."""

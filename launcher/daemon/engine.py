@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.daemon.context import Context, log
+from launcher.daemon.context import Context
 from launcher.daemon.ending import Ending
+from launcher.daemon.faults import CLOSE, LOOK, START, STOP, Faults
 from launcher.daemon.queue import choose
 from launcher.daemon.requeued import catch_up
 from launcher.daemon.starting import Starting
-from launcher.errors import LauncherError
 from launcher.paths import JobPaths
 from launcher.starters.base import Alive, Gone, Seen, Unreachable
 from launcher.state import FINAL, RUNNING, STARTING, UNDER_WAY, UNKNOWN, WAITING
@@ -39,6 +39,7 @@ class Engine:
         self._store = context.store
         self._ending = ending or Ending(context)
         self._starting = Starting(context, self._ending)
+        self._faults = Faults(context)
         self._looked: dict[str, float] = {}
         self._due: dict[tuple[str, int], float] = {}
         self._ready: set[tuple[str, int]] = set()
@@ -66,28 +67,32 @@ class Engine:
             if job.handle is None:
                 busy = True
                 if self._starting.may_start(job.starter, now):
-                    self._guarded(job, self._starting.confirm, job, now)
+                    self._guarded(job, START, self._starting.confirm, job, now)
         self._look(now)
         under_way = self._store.find(UNDER_WAY)
         for job in under_way:
             if job.cancel and job.handle is not None:
-                self._guarded(job, self._stop, job, now)
+                self._guarded(job, STOP, self._stop, job, now)
         self._start_due(now)
         for job in self._store.find(FINAL, closed=False):
-            self._guarded(job, self._ending.close, job)
+            if self._guarded(job, CLOSE, self._ending.close, job):
+                self._faults.forget(job)
         busy = busy or any(
             (job.state == STARTING or job.cancel) and not self._context.starters[job.starter].interval for job in under_way
         )
         return min(BUSY_PAUSE if busy else IDLE_PAUSE, max(0.01, min(self._due.values(), default=now + IDLE_PAUSE) - now))
 
-    def _guarded(self, job: Job, action: Callable[..., None], *arguments: object) -> None:
-        """Keep what goes wrong with one job from the others."""
+    def _guarded(self, job: Job, kind: str, action: Callable[..., None], *arguments: object) -> bool:
+        """Keep what goes wrong with one job from the others; returns whether nothing did."""
         try:
             action(*arguments)
         except (RecordError, LeaseLostError):
             raise
-        except Exception:
-            log.exception("%s: cannot be looked after now", job.id)
+        except Exception as error:
+            self._faults.note(job, kind, error)
+            return False
+        self._faults.over(job, kind)
+        return True
 
     def _renew(self, now: float) -> None:
         if self._renewed is None or now - self._renewed >= RENEW_SECONDS:
@@ -103,12 +108,15 @@ class Engine:
             self._looked[name] = now
             try:
                 seen = starter.look({job_id: job.handle for job_id, job in mine.items() if job.handle is not None})
-            except LauncherError as error:
-                log.warning("%s: %s", name, error)
+            except (RecordError, LeaseLostError):
+                raise
+            except Exception as error:  # one kind of jobs is no reason to neglect the others
+                self._faults.note_starter(name, error)
                 continue
+            self._faults.over_starter(name)
             for job_id, answer in seen.items():
                 job = mine[job_id]
-                self._guarded(job, self._seen, job, answer)
+                self._guarded(job, LOOK, self._seen, job, answer)
 
     def _seen(self, job: Job, answer: Seen) -> None:
         if isinstance(answer, Alive):
@@ -179,12 +187,12 @@ class Engine:
         self._context.reasons.update(choice.reasons)
         for job in due:
             if job.id in choice.never:
-                self._guarded(job, self._ending.never, job, choice.never[job.id])
+                self._guarded(job, START, self._ending.never, job, choice.never[job.id])
         for job, gpus in choice.starts:
             if self._context.stopping.is_set():
                 return
             if self._starting.may_start(job.starter, now):
-                self._guarded(job, self._starting.begin, job, gpus, now)
+                self._guarded(job, START, self._starting.begin, job, gpus, now)
             self._renew(self._context.clock.steady())
 
     def _queue_changed(self, now: float) -> bool:

@@ -60,18 +60,27 @@ def run(context: Context, engine: Engine, spool: Spool, waker: Waker, keep_reach
             pause = engine.tick(now)
             soon = spool.look(now)
             keep_reachable(now)
-            context.problem = None
+            _over(context)
         except LeaseLostError:
             raise
         except RecordError as error:
-            if context.problem is None:
-                log.error("%s", error)
-            context.problem = str(error)
+            _problem(context, str(error))
         except Exception as error:  # whatever it is, the other jobs need a daemon
-            if context.problem is None:
-                log.exception("an error of the daemon itself")
-            context.problem = f"an error of the daemon itself, see its log: {error!r}"
+            _problem(context, f"an error of the daemon itself, see its log: {error!r}", error)
         waker.wait(pause if soon is None else min(pause, soon), _ends(context))
+
+
+def _problem(context: Context, text: str, error: Exception | None = None) -> None:
+    """Say what keeps the daemon from its work: once, and again when it is something else."""
+    if context.problem != text:
+        log.error("%s", text, exc_info=error)
+    context.problem = text
+
+
+def _over(context: Context) -> None:
+    if context.problem is not None:
+        log.info("the work goes on")
+    context.problem = None
 
 
 def _ends(context: Context) -> list[int]:
