@@ -5,6 +5,7 @@ Rank 0's clock decides for all, so that every rank makes the same calls.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Mapping
@@ -49,13 +50,12 @@ class Choice:
         """Where flat is used, in words."""
         parts = []
         for operation in OPERATIONS:
-            names = [(most, "flat" if flat else "hierarchical") for most, flat in sorted(self.flat.get(operation, {}).items())]
-            kinds = dict.fromkeys(name for _, name in names) or {"hierarchical": None}
-            if len(kinds) == 1:
-                parts.append(f"{operation} {next(iter(kinds))}")
-            else:
-                steps = [f"{name} to {_size(most)}" for most, name in names[:-1]]
-                parts.append(f"{operation} {', '.join([*steps, f'{names[-1][1]} above'])}")
+            verdicts = sorted(self.flat.get(operation, {}).items()) or [(0, False)]
+            names = [(most, "flat" if flat else "hierarchical") for most, flat in verdicts]
+            changes = [(most, name) for (most, name), (_, later) in itertools.pairwise(names) if name != later]
+            steps = [f"{name} to {_size(most)}" for most, name in changes]
+            last = names[-1][1]
+            parts.append(f"{operation} {', '.join([*steps, f'{last} above'] if steps else [last])}")
         return "; ".join(parts) + (" (measured)" if self.measured else f" (not measured with more than {MOST_RANKS} ranks)")
 
 

@@ -18,6 +18,7 @@ from hvdgrab.comm.link import EMPTY, Body, Link, Row, ServedCommunicator
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator.messages import Header, Kind, PairMessage
 from hvdgrab.coordinator.payloads import PayloadState
+from hvdgrab.coordinator.signs import unpack_signs
 from hvdgrab.coordinator.state import Balance, Signs
 from hvdgrab.errors import WorldError
 
@@ -56,22 +57,6 @@ def unpack(body: Body) -> dict[str, Any]:
     """What `pack` was given."""
     value: dict[str, Any] = to_arrays(torch.load(io.BytesIO(body.tobytes()), weights_only=True))
     return value
-
-
-def pack_signs(signs: Signs, dropped: NDArray[np.int64]) -> Body:
-    """A bit a sign; a second plane of bits only where pairs were not seen."""
-    planes = [np.packbits(signs > 0)] + ([np.packbits(signs != 0)] if (signs == 0).any() else [])
-    return np.concatenate([dropped.view(np.uint8), *planes])
-
-
-def unpack_signs(body: Body, shape: tuple[int, ...]) -> tuple[Signs, NDArray[np.int64]]:
-    """What `pack_signs` was given; ``shape`` of the signs, (W, pairs)."""
-    count, places = int(np.prod(shape)), 8 * shape[0]
-    dropped = body[:places].copy().view(np.int64)
-    planes = body[places:].reshape(-1, -(-count // 8)) if count else np.zeros((1, 0), dtype=np.uint8)
-    bits = [np.unpackbits(plane, count=count).astype(bool).reshape(shape) for plane in planes]
-    signs = np.where(bits[0], 1, -1).astype(np.int8)
-    return signs * bits[-1] if len(bits) > 1 else signs, dropped
 
 
 class ServedCoordinator(PayloadState):

@@ -15,7 +15,8 @@ from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator.messages import Header, compare_headers
 from hvdgrab.coordinator.parts import serving_state
 from hvdgrab.coordinator.payloads import PayloadState
-from hvdgrab.coordinator.served import Ask, pack, pack_signs, row_of, unpack
+from hvdgrab.coordinator.served import Ask, pack, row_of, unpack
+from hvdgrab.coordinator.signs import pack_signs
 from hvdgrab.errors import ConsistencyError, HvdGrabError
 
 

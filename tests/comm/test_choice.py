@@ -23,6 +23,9 @@ def test_a_payload_takes_what_was_faster_at_the_next_measured_size():
 def test_the_choice_is_told_in_words():
     choice = Choice({"gather": {1024: True, 8192: False}, "allgather": {1024: False, 8192: False}, "broadcast": {1024: True}})
     assert choice.text() == "gather flat to 1 KiB, hierarchical above; allgather hierarchical; broadcast flat (measured)"
+    steps = Choice({"gather": {1024: True, 8192: True, 65536: False}, "broadcast": {1024: False, 8192: True, 65536: False}})
+    assert steps.text().startswith("gather flat to 8 KiB, hierarchical above;")
+    assert "broadcast hierarchical to 1 KiB, flat to 8 KiB, hierarchical above" in steps.text()
     assert Choice({}, measured=False).text().endswith("broadcast hierarchical (not measured with more than 64 ranks)")
 
 

@@ -16,7 +16,7 @@ from hvdgrab.comm.threads import run_ranks
 from hvdgrab.comm.world import find_world
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator import service
-from hvdgrab.coordinator.served import pack_signs, unpack_signs
+from hvdgrab.coordinator.signs import pack_signs, unpack_signs
 from hvdgrab.errors import ConsistencyError, WorldError
 from tests.coordinator.simulate import Rank, simulate
 from tests.coordinator.test_session import random_gradients
