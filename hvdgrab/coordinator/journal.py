@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,13 @@ class Journal:
         if everyone is None:
             return
         self.last = self._record(facts, [json.loads(one) for one in everyone])
+        if facts.pairs_dropped:
+            print(
+                f"hvdgrab: epoch {facts.epoch}: {facts.pairs_dropped} of {facts.pairs} pairs of gradients were not finite "
+                "(a NaN, an infinity) and did not count for the next order",
+                file=sys.stderr,
+                flush=True,
+            )
         if self._path is not None:
             metrics.append(self._path, self.last)
 

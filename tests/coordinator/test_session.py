@@ -71,7 +71,7 @@ def test_all_zero_gradients_and_duplicates_tie_to_plus_one():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_non_finite_pair_of_one_rank_is_dropped_and_counted(bad):
+def test_a_non_finite_pair_of_one_rank_is_dropped_counted_and_said(bad, capfd):
     gradients = random_gradients(3, 10)
     gradients[1, 4, 2] = bad
 
@@ -87,6 +87,7 @@ def test_a_non_finite_pair_of_one_rank_is_dropped_and_counted(bad):
     assert [seen[1] for seen, _ in results] == coordinated_epoch(gradients, first).tolist()
     record = results[0][1]
     assert (record.pairs, record.pairs_dropped) == (15, 1)
+    assert capfd.readouterr().err.count("hvdgrab: epoch 0: 1 of 15 pairs of gradients were not finite") == 1
 
 
 @pytest.mark.parametrize("order", [order for order in ORDERS if order not in SINGLE_RANK_ORDERS])
