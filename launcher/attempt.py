@@ -6,9 +6,9 @@ on any of its hosts, or its end says which are, and ``end.json`` is written.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
-import signal
 import time
 from dataclasses import replace
 
@@ -21,12 +21,13 @@ from launcher.outcome import CANCELLED, FAILED, NOT_STARTED, AttemptEnd, Outcome
 from launcher.paths import AttemptPaths, JobPaths
 from launcher.plan import Plan
 from launcher.process.identity import node_name
-from launcher.process.keeper import GRACE, GRACE_VARIABLE, seconds_of
 from launcher.process.marks import RankMark, read_marks
 from launcher.process.signals import SignalBox
 from launcher.process.sweep import sweep
 from launcher.progress import MetricsFollower
 from launcher.record import EventLog
+from launcher.stopping import Stopper
+from launcher.unwritten import refused
 from launcher.view import SilentView, View
 from launcher.watch import Watch, spec_names
 
@@ -36,14 +37,8 @@ TICK = 0.25
 """Seconds between looks at metrics and marks."""
 TOUCH = 5.0
 """Seconds between the supervisor's own signs of life."""
-STOP_MARGIN = 3.0
-"""Seconds that the backend has more than the wrappers, between being asked to stop and KILL."""
 SWEEP_MARGIN = 1.0
 """Seconds that what outlives the backend has more than the wrappers, between TERM and KILL."""
-FAILURE_GRACE = 10.0
-"""Seconds that a backend has to end by itself after one of its ranks has failed."""
-ENDED_GRACE = 30.0
-"""Seconds that a backend has to end by itself after all of its ranks have ended well."""
 
 
 class AlreadyClaimedError(Exception):
@@ -85,20 +80,13 @@ class AttemptRun:
         self._plan = plan
         self._view = view
         self._signals = signals
-        self._interactive = interactive
         self._backend = build_backend(plan)
         self._events = EventLog(job)
         self._metrics = MetricsFollower(job.metrics)
         self._reported: set[int] = set()
         self._hosts = remote.Hosts()
-        self._stop: stop.Stop | None = None
-        self._backend_hung = False
-        self._failed_at: float | None = None
-        self._ended_at: float | None = None
-        self._terminate_at: float | None = None
-        self._kill_at: float | None = None
+        self._stopper = Stopper(self._paths, plan, view, self._events, interactive=interactive)
         self._touch_at = 0.0
-        self._grace = seconds_of(os.environ.get(GRACE_VARIABLE), GRACE)
         self._remaining: list[str] = []
         self._started = time.time()
         self._begun = time.monotonic()
@@ -122,8 +110,11 @@ class AttemptRun:
         self._view.started(self._plan)
         try:
             outcome = self._start_and_wait(signals)
-        except (BackendError, OSError) as error:
+        except BackendError as error:
             outcome = Outcome(FAILED, EXIT_FAILED, str(error), cause=NOT_STARTED)
+        except OSError as error:
+            where = error.filename or self._job.root
+            outcome = Outcome(FAILED, EXIT_FAILED, f"it could not be started: {where}: {error.strerror}", cause=NOT_STARTED)
         end = self._end(outcome)
         try:
             end.write(self._paths)
@@ -135,20 +126,21 @@ class AttemptRun:
     def _start_and_wait(self, signals: SignalBox) -> Outcome:
         if self._paths.number > 1:
             sweep(self._job.id, 0.0)  # what is left of earlier attempts
-        refused = self._check_hosts(signals)
-        self._obey(signals)
-        self._look_for_requests()
-        if self._stop is not None:
-            return Outcome(CANCELLED, EXIT_INTERRUPTED, "stopped before a rank was started", cause=self._stop.cause)
-        if refused is not None:
-            return refused
+        unfit = self._check_hosts(signals)
+        self._stopper.obey(signals.take())
+        self._stopper.look()
+        if (request := self._stopper.request) is not None:
+            return Outcome(CANCELLED, EXIT_INTERRUPTED, "stopped before a rank was started", cause=request.cause)
+        if unfit is not None:
+            return unfit
         pid = self._backend.start(self._plan, self._paths)
         self._events.add("started", attempt=self._paths.number, pid=pid, argv=list(self._plan.argv))
         while (code := self._backend.poll()) is None:
             self._wait(signals)
-            self._obey(signals)
+            self._stopper.obey(signals.take())
             self._look()
-            self._enforce(time.monotonic())
+            self._touch(time.monotonic())
+            self._stopper.enforce(time.monotonic(), self._backend, self._warn)
         return self._clean_up_and_judge(code)
 
     def _check_hosts(self, signals: SignalBox) -> Outcome | None:
@@ -165,8 +157,8 @@ class AttemptRun:
         return Outcome(FAILED, EXIT_FAILED, reason, cause=cause, bad_hosts=bad)
 
     def _pending(self, signals: SignalBox) -> bool:
-        self._obey(signals)
-        return self._stop is not None
+        self._stopper.obey(signals.take())
+        return self._stopper.request is not None
 
     def _wait(self, signals: SignalBox) -> None:
         output = self._backend.output
@@ -177,43 +169,6 @@ class AttemptRun:
         if output is not None and output.open and output.fileno() in ready:
             output.read_some()
 
-    def _obey(self, signals: SignalBox) -> None:
-        for number in signals.take():
-            self._events.add("signal", attempt=self._paths.number, signal=signal.Signals(number).name)
-            if self._stop is None:
-                self._request(self._cause_of_signal(number))
-            elif self._interactive:
-                self._kill_at = time.monotonic()
-            elif self._job.cancel.exists():
-                self._terminate_at = min(self._terminate_at or 0.0, time.monotonic())
-
-    def _cause_of_signal(self, number: int) -> stop.Stop:
-        written = stop.Stop.read(self._paths)
-        if written is not None:
-            return written
-        name = signal.Signals(number).name
-        if self._interactive:
-            return stop.Stop(stop.CANCELLED, name, "interrupted; all ranks were stopped")
-        if self._job.cancel.exists():
-            return stop.Stop(stop.CANCELLED, name)
-        return stop.Stop(stop.PREEMPTION, name, f"{name} ended the attempt from outside")
-
-    def _look_for_requests(self) -> None:
-        if self._stop is None and self._job.cancel.exists():
-            self._request(stop.Stop(stop.CANCELLED, "the request in the job directory"))
-        elif self._stop is None and (written := stop.Stop.read(self._paths)) is not None:
-            self._request(written)
-
-    def _request(self, wanted: stop.Stop) -> None:
-        """Stop the attempt: ranks that can save their state get the time for it, where the cause leaves any."""
-        self._stop = wanted.write(self._paths)
-        now = time.monotonic()
-        gentle = self._stop.cause == stop.PREEMPTION and self._plan.checkpoint_signal is not None
-        self._terminate_at = now + self._plan.before_limit if gentle else now
-        once_more = "; once more to stop waiting for them" if self._interactive else ""
-        self._view.stopping(f"{self._stop.reason or self._stop.cause.replace('_', ' ')}: stopping all ranks{once_more}")
-        self._events.add("stopping", attempt=self._paths.number, cause=self._stop.cause, by=self._stop.by)
-
     def _look(self) -> None:
         self._view.tick(self._metrics.poll(), self._metrics)
         marks = read_marks(self._paths, self._plan.ranks)
@@ -221,11 +176,10 @@ class AttemptRun:
             if mark is not None and mark.exit_code is not None and mark.rank not in self._reported:
                 self._report(mark)
         now = time.monotonic()
-        if self._ended_at is None and all(mark is not None and mark.exit_code == 0 for mark in marks):
-            self._ended_at = now
-        self._look_for_requests()
-        if self._stop is None and (wanted := self._watch.look(now, marks)) is not None:
-            self._request(wanted)
+        self._stopper.note_ends(marks, now)
+        self._stopper.look()
+        if self._stopper.request is None and (wanted := self._watch.look(now, marks)) is not None:
+            self._stopper.ask(wanted)
 
     def _report(self, mark: RankMark) -> None:
         self._reported.add(mark.rank)
@@ -239,49 +193,31 @@ class AttemptRun:
         )
         if mark.lost_output:
             self._warn(f"{mark.lost_output} bytes of output of rank {mark.rank} could not be written to its log")
-        if mark.failed and self._failed_at is None:
-            self._failed_at = time.monotonic()
-
-    def _enforce(self, now: float) -> None:
-        if now >= self._touch_at:
-            self._touch_at = now + TOUCH
-            self._touch()
-        if self._kill_at is not None:
-            if now >= self._kill_at:
-                self._backend.kill()
-        elif self._terminate_at is not None:
-            if now >= self._terminate_at:
-                self._backend.terminate()
-                self._kill_at = now + self._grace + STOP_MARGIN
-        elif self._failed_at is not None and now >= self._failed_at + FAILURE_GRACE:
-            self._request(stop.Stop(stop.FAILURE, "the supervisor", "a rank has failed and the others wait for it"))
-        elif self._ended_at is not None and now >= self._ended_at + ENDED_GRACE:
-            self._backend_hung = True
-            self._warn("all ranks have ended well, but what had started them does not end: it is being ended")
-            self._terminate_at = now
 
     def _warn(self, message: str) -> None:
         """Say it to whoever looks, now or later."""
         self._view.warn(message)
         self._events.add("warning", attempt=self._paths.number, message=message)
 
-    def _touch(self) -> None:
-        try:
-            self._paths.alive.touch()
-        except OSError:
-            return  # a removed directory or a full disk ends no job
+    def _touch(self, now: float) -> None:
+        if now >= self._touch_at:
+            self._touch_at = now + TOUCH
+            with contextlib.suppress(OSError):  # a removed directory or a full disk ends no job
+                self._paths.alive.touch()
 
     def _clean_up_and_judge(self, code: int) -> Outcome:
-        self._remaining = [f"{os.uname().nodename}:{pid}" for pid in self._backend.stop(self._grace + SWEEP_MARGIN)]
+        self._remaining = [f"{os.uname().nodename}:{pid}" for pid in self._backend.stop(self._stopper.grace + SWEEP_MARGIN)]
         unknown: list[str] = []
         if self._hosts.names:
-            left, unknown = remote.sweep(self._plan, self._paths, self._grace + SWEEP_MARGIN)
+            left, unknown = remote.sweep(self._plan, self._paths, self._stopper.grace + SWEEP_MARGIN)
             self._remaining += left + [f"{host}: could not be asked" for host in unknown]
         self._look()
         marks = read_marks(self._paths, self._plan.ranks)
         finished = self._job.finished.exists() or (False if self._plan.require_finished else None)
-        request = self._stop or self._from_outside(marks, unknown)
-        return judge(marks, 0 if self._backend_hung else code, stopped=request, finished=finished)
+        request = self._stopper.request or self._from_outside(marks, unknown)
+        missing = any(mark is None or mark.exit_code is None for mark in marks)
+        why = refused(self._paths, self._backend.output.last if self._backend.output else b"") if missing else None
+        return judge(marks, 0 if self._stopper.backend_hung else code, stopped=request, finished=finished, refused=why)
 
     def _from_outside(self, marks: list[RankMark | None], unknown: list[str]) -> stop.Stop | None:
         """What ended the ranks although nobody had asked for it; inside a scheduler's job more is known."""
@@ -308,7 +244,7 @@ class AttemptRun:
         )
 
     def _note_end(self, end: AttemptEnd) -> None:
-        if self._backend.left_behind and self._stop is None:
+        if self._backend.left_behind and self._stopper.request is None:
             self._warn(f"{self._backend.left_behind} processes that the job left behind were ended")
         if end.remaining:
             self._warn(f"processes that could not be ended: {', '.join(end.remaining)}")

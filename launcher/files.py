@@ -54,6 +54,19 @@ def release(folder: Path) -> None:
         (folder / RESERVE).unlink(missing_ok=True)
 
 
+def obstacle(folder: Path) -> str | None:
+    """Why no small file can be written into a directory now, with its path, such as a full disk; None where one can."""
+    probe = folder / f".probe.{os.uname().nodename}.{os.getpid()}"
+    try:
+        probe.write_bytes(b" " * RESERVED)
+    except OSError as error:
+        return f"{folder} cannot be written: {error.strerror}"
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return None
+
+
 def _write_over(path: Path, text: str) -> bool:
     """Write into space that is there: the file's own, or the one kept for a new file.  Blanks follow a text that is shorter."""
     data = text.encode("ascii").ljust(RESERVED)

@@ -97,6 +97,7 @@ def judge(
     *,
     stopped: stop.Stop | None = None,
     finished: bool | None = None,
+    refused: str | None = None,
 ) -> Outcome:
     """The verdict.
 
@@ -110,6 +111,7 @@ def judge(
         backend_code: exit code of mpirun, horovodrun or the local rank's wrapper.
         stopped: the request by which the attempt was stopped, where there was one.
         finished: whether the training has left its own mark of being done; None where it has not, and need not.
+        refused: which path the ranks could not write their marks to, and why, where that is known.
     """
     unfinished = [rank for rank, mark in enumerate(marks) if mark is None or mark.exit_code is None]
     failing = first_failing(marks)
@@ -123,7 +125,7 @@ def judge(
             return Outcome(FAILED, EXIT_FAILED, "every rank ended with 0, but the training has not noted that it is finished")
     if stopped is not None:
         return _requested(stopped, failing)
-    return _failed(marks, failing, unfinished, backend_code)
+    return _failed(marks, failing, unfinished, backend_code, refused)
 
 
 def _requested(request: stop.Stop, failing: RankMark | None) -> Outcome:
@@ -146,7 +148,11 @@ def _stopped_by_wrapper(marks: Sequence[RankMark | None]) -> stop.Stop | None:
 
 
 def _failed(
-    marks: Sequence[RankMark | None], failing: RankMark | None, unfinished: Sequence[int], backend_code: int
+    marks: Sequence[RankMark | None],
+    failing: RankMark | None,
+    unfinished: Sequence[int],
+    backend_code: int,
+    refused: str | None,
 ) -> Outcome:
     lost = [rank for rank in unfinished if not _stopped(marks[rank])]
     if failing is not None and not failing.stopped:
@@ -155,7 +161,7 @@ def _failed(
         return Outcome(FAILED, _code_of_starter(failing, backend_code), _stopped_reason(failing, backend_code))
     if unfinished:
         never = all(mark is None for mark in marks)
-        reason = _unfinished_reason(marks, lost or unfinished, backend_code)
+        reason = _unfinished_reason(marks, lost or unfinished, backend_code, refused)
         killed = any(marks[rank] is not None for rank in lost or unfinished)
         code = EXIT_KILLED if killed else backend_code or EXIT_FAILED
         return Outcome(FAILED, code, reason, cause=NOT_STARTED if never else stop.FAILURE)
@@ -203,8 +209,12 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _unfinished_reason(marks: Sequence[RankMark | None], unfinished: Sequence[int], backend_code: int) -> str:
+def _unfinished_reason(
+    marks: Sequence[RankMark | None], unfinished: Sequence[int], backend_code: int, refused: str | None
+) -> str:
     names = ", ".join(str(rank) for rank in unfinished[:8]) + (" ..." if len(unfinished) > 8 else "")
     never = all(marks[rank] is None for rank in unfinished)
+    if refused is not None:
+        return f"rank{'s' if len(unfinished) > 1 else ''} {names} left no word of how they ended: {refused}"
     what = "never started" if never else "left no exit code: something killed them together with their wrappers"
     return f"rank{'s' if len(unfinished) > 1 else ''} {names} {what}; what should start them ended with {backend_code}"

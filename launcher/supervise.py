@@ -48,7 +48,8 @@ def supervise(job: JobPaths, attempt: int) -> int:
             print(error, file=sys.stderr)
             return EXIT_CLAIMED
         except (OSError, LauncherError) as error:
-            print(f"{job.id}: attempt {attempt} was not started: {error}", file=sys.stderr)
+            why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+            print(f"{job.id}: attempt {attempt} was not started: {why}", file=sys.stderr)
             return EXIT_FAILED
 
 

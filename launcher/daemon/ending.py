@@ -14,6 +14,7 @@ from launcher.daemon.crash import step
 from launcher.daemon.intake import read_plan
 from launcher.daemon.requeued import by_scheduler, catch_up, corrected
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, UsageError
+from launcher.files import obstacle
 from launcher.outcome import AttemptEnd, judge
 from launcher.paths import AttemptPaths, JobPaths
 from launcher.plan import Plan
@@ -25,6 +26,7 @@ from launcher.starters.base import Gone
 from launcher.state import CANCELLED, FAILED, RESTARTING, WAITING
 from launcher.stop import LOST_NODE, Stop
 from launcher.store.rows import Job
+from launcher.unwritten import refused
 
 SWEEP_GRACE = 3.0
 """Seconds between TERM and KILL for what a lost supervisor left behind."""
@@ -150,7 +152,8 @@ class Ending:
         marks = read_marks(attempt, plan.ranks if plan is not None else job.ranks)
         remaining = self._swept(job, attempt, plan)
         finished = plan is None or not plan.require_finished or attempt.job.finished.exists()
-        outcome = judge(marks, 0, stopped=Stop.read(attempt), finished=finished)
+        why = refused(attempt) if any(mark is None for mark in marks) and attempt.ranks.is_dir() else None
+        outcome = judge(marks, 0, stopped=Stop.read(attempt), finished=finished, refused=why)
         cause, reason = outcome.cause, outcome.reason
         if outcome.state == FAILED and outcome.first_failing is None and cause not in ("hang", "preemption", "time_limit"):
             cause, reason = (LOST_NODE, _lost_reason(job, attempt)) if attempt.claim.exists() else _not_begun(job, attempt)
@@ -182,6 +185,8 @@ class Ending:
 def _lost_reason(job: Job, attempt: AttemptPaths) -> str:
     if not attempt.job.root.exists():
         return f"its directory {attempt.job.root} was removed while it ran"
+    if (full := obstacle(attempt.root)) is not None:
+        return f"what ran attempt {job.attempt} is gone without a word, which it could not leave: {full}"
     return f"what ran attempt {job.attempt} is gone without a word: it was killed, or the host was started again"
 
 
@@ -189,6 +194,8 @@ def _not_begun(job: Job, attempt: AttemptPaths) -> tuple[str, str]:
     """Cause and reason where what should run the attempt has not even claimed it."""
     if not attempt.job.root.exists():
         return LOST_NODE, _lost_reason(job, attempt)
+    if (full := obstacle(attempt.root)) is not None:
+        return "not_started", f"what should run attempt {job.attempt} ended before it began: {full}"
     lines: list[str] = []
     for file in (attempt.root / "supervisor.log", attempt.job.logs / "slurm.log"):
         with contextlib.suppress(OSError):

@@ -45,7 +45,7 @@ class ProcessGroup:
                 start_new_session=True, bufsize=0, preexec_fn=_end_with_parent,
             )  # fmt: skip
         except OSError as error:
-            raise BackendError(f"{argv[0]} could not be started: {error.strerror}") from error
+            raise BackendError(f"{argv[0]} could not be started: {_words(error, argv[0])}") from error
         assert process.stdout is not None
         output = Output(os.dup(process.stdout.fileno()), file, secrets)
         process.stdout.close()
@@ -71,6 +71,11 @@ class ProcessGroup:
                 self.process.wait(grace)
         self.send(signal.SIGKILL)
         self.process.wait()
+
+
+def _words(error: OSError, program: str) -> str:
+    """Why, with the file that is to blame where it is another one than the program."""
+    return f"{error.filename}: {error.strerror}" if error.filename not in (None, program) else str(error.strerror)
 
 
 def _end_with_parent() -> None:

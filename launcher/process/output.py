@@ -15,6 +15,8 @@ from pathlib import Path
 CHUNK = 1 << 16
 MAX_HELD = 1 << 16
 HIDDEN = b"***"
+LAST = 1 << 13
+"""Bytes of output that are remembered, for the time when no log can take them."""
 SHORTEST_SECRET = 4
 """Characters below which hiding a value would tear up the output and protect nothing."""
 
@@ -120,6 +122,8 @@ class Output:
         self._redactor = Redactor(secrets)
         self.open = True
         """Whether the pipe may still bring something."""
+        self.last = b""
+        """The end of what has come, secrets hidden."""
 
     def fileno(self) -> int:
         """Descriptor to wait on, while `open`."""
@@ -139,8 +143,12 @@ class Output:
         if not data:
             self.close()
             return False
-        self._log.write(self._redactor.feed(self._lines.feed(data)))
+        self._keep(self._redactor.feed(self._lines.feed(data)))
         return True
+
+    def _keep(self, data: bytes) -> None:
+        self.last = (self.last + data[-LAST:])[-LAST:]
+        self._log.write(data)
 
     def drain(self, seconds: float = 0.2) -> None:
         """Take what is in the pipe; a process left behind may hold it open, so not for ever."""
@@ -154,6 +162,6 @@ class Output:
         if not self.open:
             return
         self.open = False
-        self._log.write(self._redactor.feed(self._lines.finish()) + self._redactor.finish())
+        self._keep(self._redactor.feed(self._lines.finish()) + self._redactor.finish())
         os.close(self._pipe)
         self._log.close()

@@ -61,7 +61,8 @@ def _become_keeper(attempt: AttemptPaths, rank: int, line: int) -> None:
         os.setsid()
         code = keep(attempt, rank, line)
     except (OSError, ValueError, KeyError) as error:
-        print(f"rank {rank}: the job directory {attempt.job.root} cannot be used: {error}", file=sys.stderr)
+        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        print(f"rank {rank}: the job directory {attempt.job.root} cannot be used: {why}", file=sys.stderr)
     finally:
         with suppress(OSError):
             sys.stderr.flush()

@@ -100,6 +100,33 @@ def test_a_full_disk_ends_no_training_and_hides_no_result(full: Path) -> None:
     assert (end.exit_code, end.cause) == (5, "failure")
 
 
+FILLER = """
+import os, sys
+if any("launcher.process.rank" in word for word in sys.orig_argv):
+    number = os.open(os.environ["FILL"], os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        while True:
+            os.write(number, b"x" * 4096)
+    except OSError:
+        os.close(number)
+"""
+"""Fills a disk at the start of a rank's wrapper: after the claim, before the first mark."""
+
+
+@pytest.mark.parametrize(("kind", "ranks"), [("local", 1), ("mpirun", 2)])
+def test_a_disk_that_is_full_at_a_ranks_first_mark_is_the_reason_with_its_path(
+    full: Path, kind: str, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (full.parent / "sitecustomize.py").write_text(FILLER)
+    monkeypatch.setenv("PYTHONPATH", str(full.parent))  # the plan takes it over for the ranks
+    job = job_of(full, python("raise SystemExit(5)"), ranks=ranks, kind=kind)
+    end = run(job, env={"FILL": str(full / "filler")})
+    assert (end.state, end.exit_code) == ("failed", 5)
+    assert "never started" not in str(end.reason)
+    assert f"{job.attempt(1).ranks}" in str(end.reason)
+    assert "No space left on device" in str(end.reason)
+
+
 def test_a_wrapper_whose_supervisor_is_gone_ends_its_program(tmp_path: Path) -> None:
     code = "import signal, time; signal.signal(15, lambda *_: print('told', flush=True)); print('up', flush=True); time.sleep(60)"
     job = job_of(tmp_path, python(code), ranks=1, kind="local")
