@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launcher.abandoned import Fate, fate
 from launcher.paths import JobPaths
-from launcher.process.identity import alive, own_identity
+from launcher.process.identity import alive, own_identity, process_table
 
 __all__ = ["FINAL", "STATES", "EventLog", "JobRecord", "own_identity", "read_events", "read_record"]
 
@@ -77,34 +78,55 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 def read_record(job: JobPaths) -> JobRecord:
     """The job's present state.  The first final event counts: no later one changes it."""
     events = read_events(job.events)
-    first: dict[str, dict[str, Any]] = {}
-    for event in events:
-        first.setdefault(event["event"], event)
-    submitted, started, finished = (first.get(name, {}) for name in ("submitted", "started", "finished"))
-    state, reason = _state(submitted, started, finished)
+    submitted, started, finished = _firsts(events)
+    if submitted and not finished and not alive(submitted.get("pid"), submitted.get("pid_started")):
+        events = read_events(job.events)  # it may have ended in order between the two looks
+        submitted, started, finished = _firsts(events)
+    end = _state(job, submitted, started, finished)
     return JobRecord(
         id=job.id,
         name=job.id[:-21],
         dir=str(job.root),
-        state=state,
-        exit_code=finished.get("exit_code"),
-        reason=reason,
+        state=end.state,
+        exit_code=end.exit_code,
+        reason=end.reason,
         submitted=submitted.get("time"),
-        finished=finished.get("time"),
-        seconds=finished.get("seconds"),
+        finished=end.finished,
+        seconds=finished.get("seconds", _seconds(submitted.get("time"), end.finished)),
         ranks=submitted.get("ranks"),
         backend=submitted.get("backend"),
         events=tuple(events),
     )
 
 
-def _state(submitted: dict[str, Any], started: dict[str, Any], finished: dict[str, Any]) -> tuple[str, str | None]:
+def _firsts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first event of each kind that decides the state; {} where there is none."""
+    first: dict[str, dict[str, Any]] = {}
+    for event in events:
+        first.setdefault(event["event"], event)
+    return [first.get(name, {}) for name in ("submitted", "started", "finished")]
+
+
+def _state(job: JobPaths, submitted: dict[str, Any], started: dict[str, Any], finished: dict[str, Any]) -> Fate:
     if finished.get("state") in FINAL:
-        return finished["state"], finished.get("reason")
+        return Fate(finished["state"], finished.get("exit_code"), finished.get("reason"), finished.get("time"))
     if not submitted:
-        return "unknown", "the job directory holds no record of a submission"
+        return _unknown("the job directory holds no record of a submission")
     if submitted.get("host") != socket.gethostname():
-        return "unknown", f"it was started on {submitted.get('host')}, which this host cannot ask"
-    if not alive(submitted.get("pid"), submitted.get("pid_started")):
-        return "unknown", "the command that ran it is gone, and has not noted an end"
-    return ("running", None) if started else ("starting", None)
+        return _unknown(f"it was started on {submitted.get('host')}, and only `hvdgrab-launch show` there can tell")
+    if submitted.get("processes") not in (None, process_table()):
+        return _unknown("it was started in another container of this host, and only `hvdgrab-launch show` there can tell")
+    pid = submitted.get("pid")
+    if not isinstance(pid, int):
+        return _unknown("its record does not say which process ran it")
+    if not alive(pid, submitted.get("pid_started")):
+        return fate(job, submitted.get("ranks") or 0, pid, time.time())
+    return Fate("running" if started else "starting", None, None)
+
+
+def _unknown(reason: str) -> Fate:
+    return Fate("unknown", None, reason)
+
+
+def _seconds(submitted: float | None, finished: float | None) -> float | None:
+    return None if submitted is None or finished is None else max(0.0, round(finished - submitted, 3))

@@ -17,6 +17,7 @@ from launcher.files import replace_text
 from launcher.paths import JobPaths, jobs_root, new_id
 from launcher.plan import Plan
 from launcher.planning import make_plan
+from launcher.process.identity import process_table
 from launcher.record import EventLog, own_identity
 from launcher.shipped import find_spec
 from launcher.spec import Spec
@@ -33,6 +34,8 @@ class Prepared:
     spec: Spec
     plan: Plan
     job: JobPaths
+    warnings: tuple[str, ...] = ()
+    """What people should know before it starts."""
 
 
 def load(file: str, overrides: Sequence[str]) -> list[Spec]:
@@ -45,26 +48,33 @@ def load(file: str, overrides: Sequence[str]) -> list[Spec]:
     return loader.load_all(path, overrides, shown_as=file if Path(file) == path else str(path), group_of=new_id)
 
 
-def prepare(file: str, overrides: Sequence[str], jobs_dir: str | None) -> list[Prepared]:
-    """Load, look at the host, plan and check: one job, or one for each variant.
+def prepare(file: str, overrides: Sequence[str], jobs_dir: str | None, *, ask: bool = True) -> list[Prepared]:
+    """Load, look at the host, plan and check: one job, or one for each variant, of which the first holds all warnings.
 
     Args:
         file: a path, or the name of a ready-made job.
         overrides: ``a.b=c`` texts.
         jobs_dir: the ``--jobs-dir`` option.
+        ask: whether a scheduler is asked as well, which may take some seconds.
 
     Raises:
         UsageError, SpecError, PlanError: naming what is wrong.
     """
     root = jobs_root(jobs_dir)
     look = functools.cache(facts.collect)
-    return [_prepare(spec, look(spec.backend.mpirun), root) for spec in load(file, overrides)]
+    first, *others = [_prepare(spec, look(spec.backend.mpirun), root) for spec in load(file, overrides)]
+    if not ask or all(job.plan.backend != "slurm" for job in (first, *others)):
+        return [first, *others]
+    from launcher.slurm import examine
+
+    warnings = examine.check([(job.spec, job.plan) for job in (first, *others)], os.environ)
+    return [replace(first, warnings=tuple(warnings)), *others]
 
 
 def _prepare(spec: Spec, host: facts.Facts, root: Path) -> Prepared:
     job = JobPaths(root / new_id(spec.name))
     plan = make_plan(spec, host, job)
-    preflight.check(plan, os.environ)
+    preflight.check(plan, os.environ, spec)
     return Prepared(spec, plan, job)
 
 
@@ -77,7 +87,8 @@ def write(prepared: Prepared) -> EventLog:
     write_directory(prepared)
     events = EventLog(prepared.job)
     plan = prepared.plan
-    events.add("submitted", id=plan.job_id, name=plan.name, ranks=plan.ranks, backend=plan.backend, **own_identity())
+    who = {**own_identity(), "processes": process_table()}
+    events.add("submitted", id=plan.job_id, name=plan.name, ranks=plan.ranks, backend=plan.backend, **who)
     return events
 
 

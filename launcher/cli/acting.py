@@ -19,6 +19,7 @@ from launcher.client import Client, JobView
 from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError, UsageError
 from launcher.paths import JobPaths
 from launcher.process.identity import alive
+from launcher.process.sweep import sweep
 from launcher.state import WAITING
 
 EXIT_TIMEOUT = 124
@@ -26,6 +27,8 @@ EXIT_TIMEOUT = 124
 CANCEL_SECONDS = 60.0
 """How long `cancel` waits until all processes of a job are gone."""
 POLL_SECONDS = 0.25
+SWEEP_GRACE = 5.0
+"""Seconds between TERM and KILL for what a command that was killed has left."""
 
 
 def cancel(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool, wait: bool = True) -> int:
@@ -59,9 +62,12 @@ def _cancel_foreground(job: Listed) -> Listed:
     if job.view.final:
         return job
     claim = Claim.read(paths.newest_attempt())
-    if claim is None or claim.host != socket.gethostname() or not alive(claim.pid, claim.pid_started):
-        where = f" on {claim.host}" if claim is not None and claim.host != socket.gethostname() else ""
+    if claim is None or claim.host != socket.gethostname():
+        where = f": it runs on {claim.host}, cancel it there" if claim is not None else ""
         raise UsageError(f"{job.view.id} is not in the daemon's record, and nothing of it can be asked to end{where}")
+    if not alive(claim.pid, claim.pid_started):
+        sweep(job.view.id, SWEEP_GRACE)
+        return Listed(directory_view(paths), False)
     with contextlib.suppress(OSError):
         paths.cancel.touch()
     with contextlib.suppress(ProcessLookupError):

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import typer
@@ -52,6 +52,12 @@ def complain(text: str) -> None:
     from launcher.cli.terminal import printable
 
     print(printable(f"hvdgrab-launch: {text}"), file=sys.stderr, flush=True)
+
+
+def warn_of(texts: Iterable[str]) -> None:
+    """Lines on stderr about what holds nobody up."""
+    for text in texts:
+        complain(f"warning: {text}")
 
 
 def _check_directory() -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from launcher.cli import render
+from launcher.cli.guard import warn_of
 from launcher.errors import EXIT_OK, UsageError
 from launcher.submit import Prepared, prepare
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 def dry_run(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
     """Print the plan, or the plan of every variant; returns the exit code."""
     jobs = prepare(file, overrides, jobs_dir)
+    warn_of(jobs[0].warnings)
     if as_json:
         plans = [{**asdict(job.plan), "spec": job.spec.frozen_copy()} for job in jobs]
         print(json.dumps(plans if len(plans) != 1 else plans[0], indent=2))
@@ -30,6 +32,7 @@ def dry_run(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_jso
 def validate(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
     """Check everything that can be checked before a start; returns the exit code."""
     jobs = prepare(file, overrides, jobs_dir)
+    warn_of(jobs[0].warnings)
     plan = jobs[0].plan
     if as_json:
         print(json.dumps({"valid": True, "name": plan.name, "ranks": plan.ranks, "backend": plan.backend, "jobs": len(jobs)}))
@@ -50,6 +53,7 @@ def schema() -> int:
 def foreground(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
     """Run a job, or variants one after another, in the foreground; returns the exit code of the first that failed."""
     jobs = prepare(file, overrides, jobs_dir)
+    warn_of(jobs[0].warnings)
     needed = jobs[0].plan.depends_on
     if needed:
         raise UsageError(f"depends_on: it is the daemon that waits for {', '.join(needed)}; leave out --foreground")

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from launcher.cli import render
 from launcher.cli.acting import exit_code
 from launcher.cli.follow import follow, follow_group
-from launcher.cli.guard import complain
+from launcher.cli.guard import complain, warn_of
 from launcher.cli.interrupts import HeldInterrupts
 from launcher.cli.resolve import Known, name_of, resolve_all
 from launcher.cli.texts import end_lines, next_commands
@@ -27,6 +27,7 @@ def submit(
 ) -> int:
     """Submit a job, or a group of variants, and follow it unless told not to; returns the exit code."""
     jobs = prepare(file, overrides, jobs_dir)
+    warn_of(jobs[0].warnings)
     client = Client.connect(start=True)
     stream = sys.stderr if as_json else sys.stdout
     views: list[JobView] = []

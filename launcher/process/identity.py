@@ -12,6 +12,14 @@ def own_identity() -> dict[str, Any]:
     return {"host": os.uname().nodename, "pid": os.getpid(), "pid_started": start_ticks(os.getpid())}
 
 
+def process_table() -> str:
+    """The process table in which this process's ids count: containers have their own, also under one host name."""
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - no path, but a name
+    except OSError:
+        return ""
+
+
 def node_name() -> str:
     """This host as its scheduler names it, where one has started this process, else as it names itself: what marks hold."""
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename

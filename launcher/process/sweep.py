@@ -28,6 +28,12 @@ def marked(job_id: str, attempt: int | None = None) -> list[tree.Entry]:
     return [entry for entry in tree.marked(wanted, known) if entry.pid not in waiting]
 
 
+def carries(pid: int, job_id: str) -> bool:
+    """Whether a process of this host lives and carries a job's mark."""
+    found = tree.look(pid)
+    return found is not None and bool(tree.marked([f"{MARK}={job_id}".encode()], {pid: found}))
+
+
 def family(job_id: str, attempt: int | None = None) -> list[tree.Entry]:
     """The same with all that descends from them: a wrapper holds what has dropped its mark, and must not be ended before it."""
     known = tree.table()

@@ -51,6 +51,25 @@ def test_a_daemon_that_cannot_start_is_exit_code_3_and_leaves_nothing(own_home: 
     assert own_home.run(file, "--foreground").returncode == 0
 
 
+def test_a_foreground_job_whose_command_was_killed_is_shown_as_it_is(own_home: Home) -> None:
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    process = own_home.start(own_home.python("here", code), "--foreground", env={"HVDGRAB_GRACE_SECONDS": "4"})
+    eventually(lambda: any(log.read_bytes() for log in own_home.jobs.glob("here-*/logs/rank-0000.log")))
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    found = own_home.data("show", "here")
+    assert (found["state"], found["exit_code"]) == ("unknown", None)
+    assert f"process {process.pid}) is gone" in found["reason"]
+    assert f"hvdgrab-launch cancel {found['id']}` ends them" in found["reason"]
+    assert own_home.data("ls")[0]["state"] == "unknown"
+    done = own_home.run("cancel", "here", "--json")
+    assert (done.returncode, json.loads(done.stdout)[0]["state"], marked(found["id"])) == (0, "failed", []), done.stderr
+    found = own_home.data("show", "here")
+    assert (found["state"], found["exit_code"]) == ("failed", 137)
+    assert own_home.call("wait", "here").returncode == 137
+    assert own_home.call("cancel", "here").stdout.endswith("had ended before: failed\n")
+
+
 def test_an_interrupt_before_the_id_is_known_leaves_nothing(own_home: Home) -> None:
     first = json.loads(own_home.run(own_home.python("before", QUICK), "--json").stdout)
     daemon = own_home.pid()
