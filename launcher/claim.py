@@ -25,6 +25,8 @@ class Claim:
     time: float
     """Unix time, seconds."""
     slurm_job_id: str | None = None
+    slurm_cluster: str | None = None
+    """The cluster of that job: ids are each cluster's own."""
 
     @classmethod
     def read(cls, attempt: AttemptPaths) -> Claim | None:
@@ -43,7 +45,8 @@ def take(attempt: AttemptPaths) -> bool:
         OSError: where the job directory cannot be written.
     """
     attempt.create()
-    claim = Claim(**own_identity(), time=round(time.time(), 3), slurm_job_id=os.environ.get("SLURM_JOB_ID"))
+    job_id, cluster = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_CLUSTER_NAME")
+    claim = Claim(**own_identity(), time=round(time.time(), 3), slurm_job_id=job_id, slurm_cluster=cluster if job_id else None)
     taken = create_once(attempt.claim, as_text(asdict(claim)))
     if taken:
         reserve(attempt.root)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 KEPT = ("SLURM_CONF", "SLURM_JWT")
 """Variables of SLURM that say how to reach it; all others are options in disguise and silently override what a job asks for."""
@@ -36,6 +37,37 @@ class Answer:
         """Its last words, for people."""
         lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
         return lines[-1][:300] if lines else f"exit code {self.code} and no message"
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How one cluster is asked, by whatever process: a daemon was perhaps started without the module that loads SLURM."""
+
+    conf: str | None = None
+    """SLURM_CONF; None for the machine's own."""
+    programs: str | None = None
+    """Directory in which the submitter's SLURM lies, which is looked into last; None where it is on PATH anyway."""
+    cluster: str | None = None
+    """Value of ``--clusters``; None for the default one."""
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str], cluster: str | None = None) -> Reach:
+        """The SLURM that a submitter's environment leads to."""
+        found = shutil.which("sbatch", path=environment.get("PATH", os.defpath))
+        conf = environment.get("SLURM_CONF") or os.environ.get("SLURM_CONF")
+        return cls(conf, str(Path(found).parent) if found else None, cluster)
+
+    def argv(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """A command for this cluster and no other."""
+        program, *words = argv
+        return (program, *(("-M", self.cluster) if self.cluster else ()), *words)
+
+    def ask(self, argv: Sequence[str], *, timeout: float = TIMEOUT, stdin: str = "") -> Answer:
+        """Run a program of SLURM for this cluster, in this process's environment.  Never raises."""
+        around = dict(os.environ)
+        if self.programs:
+            around["PATH"] = os.pathsep.join((around.get("PATH", os.defpath), self.programs))
+        return call(self.argv(argv), environment=around, conf=self.conf, timeout=timeout, stdin=stdin)
 
 
 def installed(path: str | None = None) -> bool:

@@ -20,7 +20,7 @@ from launcher.slurm.answers import (
     parse_sacct,
     parse_squeue,
 )
-from launcher.slurm.commands import TIMEOUT, Answer, call
+from launcher.slurm.commands import TIMEOUT, Answer, Reach
 
 Asker = Callable[[Sequence[str]], Answer]
 STALE_AFTER = 3
@@ -43,19 +43,16 @@ class Snapshot:
 class Queue:
     """The queue of one cluster, as one user sees it."""
 
-    def __init__(self, conf: str | None, clusters: str | None, interval: float, ask: Asker | None = None) -> None:
+    def __init__(self, reach: Reach, interval: float, ask: Asker | None = None) -> None:
         """A queue.
 
         Args:
-            conf: SLURM_CONF by which the cluster is reached; None for the machine's own.
-            clusters: value of ``--clusters``; None for the default one.
+            reach: how its cluster is asked: one cluster, as job ids are each cluster's own.
             interval: least seconds between two questions.
             ask: runs a program; by default for real.
         """
-        self._conf = conf
-        self._clusters = ("-M", clusters) if clusters else ()
         self._interval = interval
-        self._ask: Asker = ask or (lambda argv: call(argv, conf=conf))
+        self._ask: Asker = ask or reach.ask
         self._lock = threading.Lock()
         self._running: threading.Thread | None = None
         self._asked_at = float("-inf")
@@ -94,7 +91,7 @@ class Queue:
 
     def _query(self) -> None:
         begun = time.monotonic()
-        argv = ("squeue", *self._clusters, "-u", str(os.getuid()), "-t", "all", "-o", SQUEUE_FORMAT)
+        argv = ("squeue", "-u", str(os.getuid()), "-t", "all", "-o", SQUEUE_FORMAT)
         answer = self._ask(argv)
         try:
             if not answer.ok:
@@ -114,7 +111,7 @@ class Queue:
     def _accounted(self) -> dict[str, Row]:
         if not self._missing or not self.accounting():
             return {}
-        argv = ("sacct", *self._clusters, "-X", "-P", "-j", ",".join(sorted(self._missing)), "-o", SACCT_FORMAT)
+        argv = ("sacct", "-X", "-P", "-j", ",".join(sorted(self._missing)), "-o", SACCT_FORMAT)
         answer = self._ask(argv)
         try:
             return parse_sacct(answer.stdout) if answer.ok else {}
@@ -123,7 +120,7 @@ class Queue:
 
     def ask_accounting_by_name(self, name: str) -> str:
         """What accounting holds under a job's name since yesterday, as `launcher.slurm.answers.parse_sacct` reads it."""
-        argv = ("sacct", *self._clusters, "-X", "-P", f"--name={name}", "-S", "now-1days", "-o", SACCT_FORMAT)
+        argv = ("sacct", "-X", "-P", f"--name={name}", "-S", "now-1days", "-o", SACCT_FORMAT)
         answer = self._ask(argv)
         if not answer.ok:
             raise NoAnswer(answer.complaint)
@@ -132,7 +129,7 @@ class Queue:
     def accounting(self) -> bool:
         """Whether the cluster keeps records of ended jobs; asked once."""
         if self._accounting is None:
-            answer = self._ask(("scontrol", *self._clusters, "show", "config"))
+            answer = self._ask(("scontrol", "show", "config"))
             if not answer.ok or "AccountingStorageType" not in answer.stdout:
                 return False
             line = next(line for line in answer.stdout.splitlines() if line.startswith("AccountingStorageType"))

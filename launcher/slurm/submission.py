@@ -7,10 +7,9 @@ and where it holds no job id the queue is looked through for the token before an
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from launcher.claim import Claim
@@ -19,6 +18,7 @@ from launcher.paths import AttemptPaths, JobPaths
 from launcher.plan import Plan
 from launcher.slurm import commands, script
 from launcher.slurm.answers import NoAnswer, Row, parse_submitted, refusal
+from launcher.slurm.commands import Reach
 from launcher.starters.base import Handle, StartError, Unreachable
 
 FILE = "submission.json"
@@ -34,10 +34,14 @@ class Submission:
     time: float
     """Unix time of the last try, seconds."""
     conf: str | None = None
+    programs: str | None = None
+    """Directory of the submitter's sbatch."""
     clusters: str | None = None
+    """What ``--clusters`` was: one name, several, or all."""
     job_id: str | None = None
-    """SLURM's id; None while it is not known."""
+    """SLURM's id, which is unique in one cluster; None while it is not known."""
     cluster: str | None = None
+    """The cluster that took the job; None for the default one, and while it is not known."""
 
     def write(self, attempt: AttemptPaths) -> None:
         """Write it, so that it survives a power failure.  Raises OSError."""
@@ -56,9 +60,17 @@ class Submission:
         """The handle of a submission whose job id is known."""
         assert self.job_id is not None
         return {
-            "kind": "slurm", "job_id": self.job_id, "cluster": self.cluster, "conf": self.conf, "clusters": self.clusters,
-            "dir": str(attempt.job.root), "attempt": attempt.number,
+            "kind": "slurm", "job_id": self.job_id, "cluster": self.cluster or self.clusters, "conf": self.conf,
+            "programs": self.programs, "dir": str(attempt.job.root), "attempt": attempt.number,
         }  # fmt: skip
+
+    def known(self, job_id: str, cluster: str | None) -> Submission:
+        """The same, where it is known what became of it."""
+        return replace(self, job_id=job_id, cluster=cluster)
+
+    def reach(self, cluster: str | None) -> Reach:
+        """How the cluster that has the job, or may have it, is asked."""
+        return Reach(self.conf, self.programs, cluster)
 
     def is_in(self, row: Row) -> bool:
         """Whether a job in the queue is this one: by its comment, or by its name where the site rewrites comments."""
@@ -74,18 +86,18 @@ def submit(job: JobPaths, number: int, plan: Plan, environment: Mapping[str, str
     """
     attempt = job.attempt(number)
     text = script.script(plan, number)
-    conf = environment.get("SLURM_CONF") or os.environ.get("SLURM_CONF")
+    reach = commands.Reach.of(environment)
     clusters = (plan.slurm or {}).get("clusters")
-    intent = Submission(script.token(plan, number), script.submission_name(plan, number), round(time.time(), 3), conf, clusters)
+    name = script.submission_name(plan, number)
+    intent = Submission(script.token(plan, number), name, round(time.time(), 3), reach.conf, reach.programs, clusters)
     try:
         job.logs.mkdir(parents=True, exist_ok=True)  # without it SLURM ends the job before its first line, and nothing says why
         (attempt.root / SCRIPT).write_text(text, "utf-8", "surrogateescape")
         intent.write(attempt)
     except OSError as error:
         raise StartError(f"the job directory {job.root} cannot be written: {error.strerror}") from error
-    answer = commands.call(
-        script.sbatch_argv(str(job.root)), environment=_environment(plan, environment), conf=conf, stdin=text, cwd=str(job.root)
-    )  # fmt: skip
+    around = _environment(plan, environment)
+    answer = commands.call(script.sbatch_argv(str(job.root)), environment=around, conf=reach.conf, stdin=text, cwd=str(job.root))
     return _taken(attempt, intent, answer)
 
 
@@ -100,7 +112,7 @@ def _taken(attempt: AttemptPaths, intent: Submission, answer: commands.Answer) -
             job_id, cluster = parse_submitted(answer.stdout)
         except NoAnswer as error:
             raise Unreachable(f"whether SLURM has taken the job is not known: {error}") from error
-        known = Submission(**{**asdict(intent), "job_id": job_id, "cluster": cluster})
+        known = intent.known(job_id, cluster)
         with contextlib.suppress(OSError):  # the token in the queue, or the claim, tells it again
             known.write(attempt)
         return known.handle(attempt)
@@ -122,7 +134,7 @@ def known_handle(attempt: AttemptPaths) -> Handle | None:
     claim = Claim.read(attempt)
     if claim is None or claim.slurm_job_id is None:
         return None
-    return Submission(**{**asdict(submission), "job_id": claim.slurm_job_id}).handle(attempt)
+    return submission.known(claim.slurm_job_id, claim.slurm_cluster if submission.clusters else None).handle(attempt)
 
 
 def end_written(directory: str, number: int) -> bool:

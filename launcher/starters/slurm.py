@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.paths import JobPaths
 from launcher.process.keeper import seconds_of
-from launcher.slurm import commands, submission
+from launcher.slurm import submission
 from launcher.slurm.answers import NoAnswer, Row, parse_sacct
+from launcher.slurm.commands import Reach
 from launcher.slurm.queue import Queue, Snapshot
 from launcher.slurm.submission import Submission
 from launcher.starters.base import Alive, Gone, Handle, Seen, Unknown, Unreachable
@@ -34,6 +35,9 @@ SETTLE = 20.0
 QUIET = 20.0
 """Seconds without a sign of life from a supervisor that SLURM does not know, before it counts as gone."""
 
+Key = tuple[str | None, str]
+"""Cluster and job id: each cluster counts for itself."""
+
 
 class SlurmStarter:
     """A `launcher.starters.base.Starter` whose supervisors run in jobs of SLURM."""
@@ -48,13 +52,14 @@ class SlurmStarter:
         self._settle = settle
         self._quiet = quiet
         self._clock = clock
-        self._queues: dict[tuple[str | None, str | None], Queue] = {}
-        self._submitted: dict[str, float] = {}
-        """When jobs were submitted by this process, by id: an answer to an earlier question does not hold them."""
+        self._queues: dict[Reach, Queue] = {}
+        """One a cluster."""
+        self._submitted: dict[Key, float] = {}
+        """When jobs were submitted by this process: an answer to an earlier question does not hold them."""
         self._missed: dict[str, float] = {}
         """Since when interrupted submissions are not found, by token."""
-        self._lives: dict[str, tuple[int, float]] = {}
-        """Last sign of life of supervisors that SLURM does not know, and since when it has not changed, by id."""
+        self._lives: dict[Key, tuple[int, float]] = {}
+        """Last sign of life of supervisors that SLURM does not know, and since when it has not changed."""
 
     def start(self, job: JobPaths, attempt: int, plan: Plan, environment: Mapping[str, str]) -> Handle:
         """Submit the attempt, unless it is in the queue already."""
@@ -62,7 +67,7 @@ class SlurmStarter:
         if found is not None:
             return found
         handle = submission.submit(job, attempt, plan, environment)
-        self._submitted[handle["job_id"]] = self._clock()
+        self._submitted[_key(handle)] = self._clock()
         return handle
 
     def find(self, job: JobPaths, attempt: int) -> Handle | None:
@@ -75,20 +80,32 @@ class SlurmStarter:
         return self._search(job, attempt, wanted) if wanted is not None else None
 
     def _search(self, job: JobPaths, attempt: int, wanted: Submission) -> Handle | None:
-        queue = self._queue(wanted.conf, wanted.clusters)
-        snapshot = queue.snapshot(PATIENCE)
-        if snapshot.fault is not None:
-            raise Unreachable(f"whether SLURM has taken attempt {attempt} is not known: {snapshot.fault}")
-        row = next((row for row in snapshot.rows.values() if wanted.is_in(row)), None) or self._accounted(queue, wanted)
-        if row is not None:
-            found = Submission(**{**vars(wanted), "job_id": row.job_id})
-            found.write(job.attempt(attempt))
-            return found.handle(job.attempt(attempt))
-        since = self._missed.setdefault(wanted.token, snapshot.begun)
-        if snapshot.begun - since < self._settle:
+        begun = self._clock()
+        for cluster in self._clusters(wanted, attempt):
+            queue = self._queue(wanted.reach(cluster))
+            snapshot = queue.snapshot(PATIENCE)
+            if snapshot.fault is not None:
+                raise Unreachable(f"whether SLURM has taken attempt {attempt} is not known: {snapshot.fault}")
+            begun = min(begun, snapshot.begun)
+            row = next((row for row in snapshot.rows.values() if wanted.is_in(row)), None) or self._accounted(queue, wanted)
+            if row is not None:
+                found = wanted.known(row.job_id, cluster)
+                found.write(job.attempt(attempt))
+                return found.handle(job.attempt(attempt))
+        since = self._missed.setdefault(wanted.token, begun)
+        if begun - since < self._settle:
             raise Unreachable(f"the submission of attempt {attempt} was interrupted; waiting to see whether SLURM has taken it")
         del self._missed[wanted.token]
         return None
+
+    def _clusters(self, wanted: Submission, attempt: int) -> Sequence[str | None]:
+        """The clusters that may have taken a submission."""
+        if wanted.clusters is None or wanted.clusters.lower() != "all":
+            return wanted.clusters.split(",") if wanted.clusters else (None,)
+        answer = wanted.reach(None).ask(("sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"))
+        if not answer.ok or not answer.stdout.split():
+            raise Unreachable(f"whether SLURM has taken attempt {attempt} is not known: its clusters are not: {answer.complaint}")
+        return answer.stdout.split()
 
     def _accounted(self, queue: Queue, wanted: Submission) -> Row | None:
         """The job, where it has ended and left the queue; only asked for once the settling time is nearly over."""
@@ -106,7 +123,7 @@ class SlurmStarter:
         seen: dict[str, Seen] = {}
         groups: dict[Queue, dict[str, Handle]] = {}
         for job_id, handle in handles.items():
-            groups.setdefault(self._queue(handle.get("conf"), handle.get("clusters")), {})[job_id] = handle
+            groups.setdefault(self._queue(_reach(handle)), {})[job_id] = handle
         for queue, members in groups.items():
             snapshot = queue.snapshot(PATIENCE)
             seen.update({job_id: self._judge(handle, snapshot) for job_id, handle in members.items()})
@@ -127,7 +144,7 @@ class SlurmStarter:
             return Gone(row.state.cause, f"job {number} {row.state.words}{_on(row)}")
         if row is not None and number in snapshot.rows:
             return Alive(f"job {number} {row.detail}", running=row.state.phase in ("running", "ending"))
-        if snapshot.begun <= self._submitted.get(number, float("-inf")):
+        if snapshot.begun <= self._submitted.get(_key(handle), float("-inf")):
             return Alive(f"job {number} was submitted", running=False)
         return self._forgotten(handle)
 
@@ -138,9 +155,9 @@ class SlurmStarter:
             return Gone()
         job = JobPaths(Path(handle["dir"]))
         stamp = _stamp(job)
-        last, since = self._lives.get(number, (None, 0.0))
+        last, since = self._lives.get(_key(handle), (None, 0.0))
         if stamp != last:
-            self._lives[number] = (stamp, self._clock())
+            self._lives[_key(handle)] = (stamp, self._clock())
             since = self._clock()
         if self._clock() - since < self._quiet:
             return Unknown(f"SLURM does not know job {number} any more; waiting to see whether it still shows life")
@@ -151,14 +168,21 @@ class SlurmStarter:
         threading.Thread(target=self._cancel, args=(handle, kill), daemon=True, name="scancel").start()
 
     def _cancel(self, handle: Handle, kill: bool) -> None:
-        number, conf = handle["job_id"], handle.get("conf")
-        where = ("-M", handle["clusters"]) if handle.get("clusters") else ()
+        reach = _reach(handle)
         if not kill:
-            commands.call(("scancel", *where, "--state=PENDING", number), conf=conf)
-        commands.call(("scancel", *where, *(() if kill else ("--batch", "--signal=TERM")), number), conf=conf)
+            reach.ask(("scancel", "--state=PENDING", handle["job_id"]))
+        reach.ask(("scancel", *(() if kill else ("--batch", "--signal=TERM")), handle["job_id"]))
 
-    def _queue(self, conf: str | None, clusters: str | None) -> Queue:
-        return self._queues.setdefault((conf, clusters), Queue(conf, clusters, self.interval))
+    def _queue(self, reach: Reach) -> Queue:
+        return self._queues.setdefault(reach, Queue(reach, self.interval))
+
+
+def _reach(handle: Handle) -> Reach:
+    return Reach(handle.get("conf"), handle.get("programs"), handle.get("cluster"))
+
+
+def _key(handle: Handle) -> Key:
+    return handle.get("cluster"), handle["job_id"]
 
 
 def _stamp(job: JobPaths) -> int:

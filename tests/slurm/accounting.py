@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from tests.slurm.cluster import Cluster, find, free_ports, local_layout, wait_for
@@ -26,17 +27,41 @@ def present() -> bool:
 @contextlib.contextmanager
 def accounted_cluster() -> Iterator[Cluster]:
     """A cluster of two nodes on this host, with accounting."""
-    cluster = Cluster(local_layout(Path(tempfile.mkdtemp(prefix="hvdgrab-slurm-")), database=True))
+    cluster = Cluster(local_layout(_root(), database=True))
     try:
         cluster.prepare(guarded=True)
         _start_database(cluster)
-        cluster.start_controller()
-        for node in cluster.layout.nodes:
-            cluster.start_node(node.name)
-        cluster.wait_idle()
+        _start_daemons(cluster)
         yield cluster
     finally:
         cluster.stop()
+
+
+@contextlib.contextmanager
+def two_clusters() -> Iterator[tuple[Cluster, Cluster]]:
+    """Two clusters, hvdgrab and west, that one slurmdbd knows, so that each can be asked from the other by ``--clusters``."""
+    with accounted_cluster() as first:
+        layout = local_layout(_root(), ("w1", "w2"))
+        shared = {"name": "west", "munge": first.layout.munge_socket, "database_port": first.layout.database_port}
+        second = Cluster(replace(layout, **shared))  # type: ignore[arg-type]
+        try:
+            second.prepare(guarded=True)
+            _register(second)
+            _start_daemons(second)
+            yield first, second
+        finally:
+            second.stop()
+
+
+def _root() -> Path:
+    return Path(tempfile.mkdtemp(prefix="hvdgrab-slurm-"))
+
+
+def _start_daemons(cluster: Cluster) -> None:
+    cluster.start_controller()
+    for node in cluster.layout.nodes:
+        cluster.start_node(node.name)
+    cluster.wait_idle()
 
 
 def _start_database(cluster: Cluster) -> None:
@@ -61,6 +86,11 @@ def _start_database(cluster: Cluster) -> None:
     conf.touch(mode=0o600)
     conf.write_text(slurmdbd_conf(cluster.layout, port))
     cluster._start("slurmdbd", "slurmdbd", "-D")
-    wait_for(lambda: cluster.run("sacctmgr", "-i", "add", "cluster", "hvdgrab").returncode == 0, "slurmdbd", 60)
+    _register(cluster)
     assert cluster.run("sacctmgr", "-i", "add", "account", "physics", "Description=x", "Organization=x").returncode == 0
     assert cluster.run("sacctmgr", "-i", "add", "user", user, "Account=physics").returncode == 0
+
+
+def _register(cluster: Cluster) -> None:
+    name = cluster.layout.name
+    wait_for(lambda: cluster.run("sacctmgr", "-i", "add", "cluster", name).returncode == 0, "slurmdbd", 60)

@@ -1,7 +1,7 @@
 """A real SLURM of two virtual nodes on this machine: munge, slurmctld and two slurmd, private to whoever starts it.
 
-For people: ``python -m tests.slurm.cluster up`` (``make slurm-up``) prints how to use it, ``down`` ends it.  For tests:
-`Cluster.start`, with a guard that ends everything when the test run dies, however it dies.
+For people: ``make slurm-up`` and ``make slurm-down``, see `tests.slurm.by_hand`.  For tests: `Cluster.start`, with a guard that
+ends everything when the test run dies, however it dies.
 
 Debian packages: ``slurm-wlm munge``, and ``libpmix-dev`` for ``srun --mpi=pmix``.  Root is not needed: daemons and jobs run as
 the caller.  Nothing outside the cluster's directory is read or written, and all ports are free ones, so that several clusters and
@@ -10,7 +10,6 @@ the machine's own SLURM live side by side.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import getpass
 import os
@@ -33,6 +32,8 @@ PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scontrol")
 SEARCH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"))
 MARK = "HVDGRAB_TEST_CLUSTER"
 """Variable that every daemon of a cluster, and what it starts, carries: the cluster's directory."""
+BY_HAND = "by-hand"
+"""File in the directory of a cluster that stays until somebody ends it."""
 START_SECONDS = 30.0
 
 
@@ -118,6 +119,9 @@ class Cluster:
             except ClusterError as error:
                 cluster.stop()
                 last = error
+            except BaseException:  # Ctrl-C
+                cluster.stop()
+                raise
             else:
                 return cluster
         assert last is not None
@@ -142,6 +146,12 @@ class Cluster:
             (self.root / name).touch()
         if guarded:
             self._start_guard()
+        else:
+            (self.root / BY_HAND).touch()  # first of all, so that `down` finds what an interrupted `up` has left
+        if self.layout.munge is None:
+            self._start_munge()
+
+    def _start_munge(self) -> None:
         key = self.root / "munge" / "key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))
@@ -155,7 +165,7 @@ class Cluster:
         """A process that outlives this one by as long as it takes to end the cluster."""
         reads, writes = os.pipe()  # the other end closes when this process ends, whatever ends it
         self._alive = os.fdopen(writes, "wb")
-        argv = [sys.executable, "-m", "tests.slurm.cluster", "guard", str(self.root)]
+        argv = [sys.executable, "-m", "tests.slurm.cluster", str(self.root)]
         checkout = Path(__file__).resolve().parents[2]
         self._guard = subprocess.Popen(argv, cwd=checkout, stdin=reads, stdout=subprocess.DEVNULL, start_new_session=True)
         os.close(reads)
@@ -182,6 +192,10 @@ class Cluster:
             [*self._wrap("login"), *argv], env=self.environment(), capture_output=True, text=True, timeout=timeout, check=False,
             **further,  # type: ignore[call-overload]
         )  # fmt: skip
+
+    def on(self, name: str) -> Sequence[str]:
+        """Words before a command that run it where a daemon of that name, or ``login``, is."""
+        return self._wrap(name)
 
     def _start(self, name: str, program: str, *arguments: str) -> None:
         path = find(program)
@@ -275,53 +289,13 @@ def end(root: Path) -> None:
     shutil.rmtree(root, ignore_errors=True)
 
 
-def running() -> list[Path]:
-    """Directories of clusters on this machine that somebody brought up with ``up``."""
-    return sorted(path.parent for path in Path(tempfile.gettempdir()).glob("hvdgrab-slurm-*/by-hand"))
-
-
-def up() -> int:
-    """Start a cluster that stays, and say how to use it."""
-    try:
-        cluster = Cluster.start(guarded=False)
-    except ClusterError as error:
-        print(f"the cluster did not come up: {error}", file=sys.stderr)
-        return 1
-    (cluster.root / "by-hand").touch()
-    print(f"SLURM is up: 2 nodes of {cluster.layout.cpus} pretended cores, partitions main, short, spare, closed. To use it:\n")
-    for name, value in cluster.variables().items():
-        print(f"  export {name}={value}")
-    print("  sinfo\n  sbatch slurm/one_node.sh\n\nLogs: " + str(cluster.root / "log") + "\nEnd it with: make slurm-down")
-    return 0
-
-
-def down() -> int:
-    """End every cluster that ``up`` started."""
-    roots = running()
-    for root in roots:
-        end(root)
-        print(f"ended {root}")
-    if not roots:
-        print("no cluster is up")
-    return 0
-
-
 def guard(root: Path) -> int:
-    """Wait for the end of whoever holds the other end of stdin, then end the cluster."""
+    """Wait for the end of whoever holds the other end of stdin, then end the cluster: ``python -m tests.slurm.cluster ROOT``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdin.buffer.read()
     end(root)
     return 0
 
 
-def main(argv: Sequence[str]) -> int:
-    """``up``, ``down`` or ``guard ROOT``."""
-    parser = argparse.ArgumentParser(prog="python -m tests.slurm.cluster", description="A real SLURM of two virtual nodes.")
-    parser.add_argument("what", choices=("up", "down", "guard"))
-    parser.add_argument("root", nargs="?", type=Path, help="for guard: the cluster's directory")
-    chosen = parser.parse_args(argv)
-    return {"up": up, "down": down, "guard": lambda: guard(chosen.root)}[chosen.what]()
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(guard(Path(sys.argv[1])))

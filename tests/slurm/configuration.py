@@ -32,6 +32,9 @@ class Layout:
     """Cores that each node claims to have, whatever the machine has."""
     database_port: int = 0
     """Port of slurmdbd; 0 for a cluster without accounting."""
+    name: str = "hvdgrab"
+    munge: Path | None = None
+    """Socket of another cluster's munged, which this one uses too; None for its own."""
 
     @property
     def conf(self) -> Path:
@@ -40,8 +43,8 @@ class Layout:
 
     @property
     def munge_socket(self) -> Path:
-        """Socket of the cluster's own munged."""
-        return self.root / "munge" / "socket"
+        """Socket of the cluster's munged."""
+        return self.munge or self.root / "munge" / "socket"
 
     def log(self, name: str) -> Path:
         """Log of one daemon."""
@@ -49,7 +52,7 @@ class Layout:
 
 
 SLURM_CONF = """\
-ClusterName=hvdgrab
+ClusterName={name}
 SlurmctldHost={controller}({controller_address})
 SlurmctldPort={controller_port}
 SlurmUser={user}
@@ -123,6 +126,7 @@ def slurm_conf(layout: Layout) -> str:
         for node in layout.nodes
     )
     return SLURM_CONF.format(
+        name=layout.name,
         controller=layout.controller, controller_address=layout.controller_address, controller_port=layout.controller_port,
         user=layout.user, munge=layout.munge_socket, root=layout.root, accounting=accounting, nodes=nodes,
     )  # fmt: skip
