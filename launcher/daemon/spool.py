@@ -39,7 +39,7 @@ class Spool:
     def __init__(self, context: Context, desk: Desk, prepare_file: Prepare | None = None) -> None:
         self._context = context
         self._desk = desk
-        self._prepare = prepare_file or (lambda file, root: prepare(file, [], root))
+        self._prepare = prepare_file or (lambda file, root: prepare(file, [], root, ask=False))
         self._seen: dict[str, tuple[tuple[int, ...], float]] = {}
         self._recover_at = 0.0
         root = context.dirs.spool

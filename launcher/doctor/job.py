@@ -25,7 +25,7 @@ def checks(specs: Sequence[Spec], jobs_dir: str | None = None) -> list[Check]:
     job = JobPaths(jobs_root(jobs_dir) / new_id("doctor"))
     try:
         plan = make_plan(spec, facts.collect(spec.backend.mpirun), job)
-        preflight.check(plan, os.environ)
+        preflight.check(plan, os.environ, spec)
     except PlanError as error:
         return [Check("job", "missing", str(error), "`hvdgrab-launch validate` checks the file alone")]
     planned = [Check("job", "ok", f"{spec.name}: {placement_text(plan)}"), *wire_checks(spec.network)]

@@ -2,56 +2,66 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from launcher.doctor.checks import Check, words
-from launcher.errors import LauncherError
 from launcher.plan import Plan
 from launcher.progress import duration
-from launcher.slurm import commands
-from launcher.slurm.answers import NoAnswer
-from launcher.slurm.commands import Answer
-from launcher.slurm.script import SPARE_SECONDS, sbatch_argv, script
-from launcher.slurm.site import (
-    SINFO_FORMAT,
-    Partition,
-    expected_start,
-    parse_config,
-    parse_partitions,
-)
+from launcher.slurm import commands, fit
+from launcher.slurm.commands import Answer, Reach
+from launcher.slurm.examine import Examined, Examiner, said_in_trial
+from launcher.slurm.fit import Site
+from launcher.slurm.site import Partition, expected_start
 from launcher.slurm.way import parse_types
 from launcher.spec import Spec
 
-Ask = Callable[[Sequence[str]], Answer]
 
-
-def checks(spec: Spec | None, ask: Ask = commands.call) -> list[Check]:
+def checks(spec: Spec | None) -> list[Check]:
     """All that SLURM says, and what of it a job's spec does not fit.
 
     Args:
         spec: a job, where one is given.
-        ask: runs a program; by default for real.
     """
     plan = _plan(spec)
     if not commands.installed():
         state = "missing" if plan is not None else "note"
         return [Check("SLURM", state, commands.ABSENT, "jobs of every other backend run here all the same")]  # type: ignore[arg-type]
-    config = ask(("scontrol", "show", "config"))
-    if not config.ok or "ClusterName" not in config.stdout:
+    examiner = Examiner(os.environ, commands.TIMEOUT)
+    examined = examiner.examine(plan) if plan is not None else None
+    sites = examined.sites if examined is not None else [examiner.site()]
+    found = [check for site in sites for check in _site(site)]
+    return [*found, *_job(plan, examined)] if plan is not None and examined is not None else found
+
+
+def _site(site: Site) -> Iterator[Check]:
+    if site.clusters is not None:
+        return
+    name = "SLURM" if site.cluster is None else f"SLURM {site.cluster}"
+    if site.fault is not None:
         fix = "`scontrol ping` shows whether the controller runs; jobs that are under way go on without it"
-        return [Check("SLURM", "missing", f"no answer: {config.complaint}", fix)]
-    settings = parse_config(config.stdout)
-    found = [_cluster(settings), _accounting(settings), _requeue(settings), _types(ask)]
-    try:
-        partitions = parse_partitions(ask(("sinfo", "-a", "-o", SINFO_FORMAT)).stdout)
-    except NoAnswer as error:
-        return [*found, Check("partitions", "missing", str(error), "`sinfo` by itself shows more")]
-    found += [_partition(partition) for partition in partitions.values()]
-    if plan is not None:
-        default = _default(ask)
-        found += [*fit(plan, partitions, default), *_names(plan, ask, settings), _wait(plan, ask)]
-    return found
+        yield Check(name, "missing", f"no answer: {site.fault}", fix)
+        return
+    yield _cluster(name, site.settings)
+    yield _accounting(site.settings)
+    yield _requeue(site.settings)
+    yield _types(Reach.of(os.environ).ask(("srun", "--mpi=list")) if site.cluster is None else None)
+    yield from (_partition(partition) for partition in site.partitions.values())
+
+
+def _job(plan: Plan, examined: Examined) -> Iterator[Check]:
+    """What the job asks for, and when it would start."""
+    if examined.silent is not None:
+        return
+    for finding in examined.findings:
+        fix = "ask for less, or for what there is" if finding.certain else "no more than a hint"
+        yield Check(finding.path, "missing" if finding.certain else "note", finding.message, fix)
+    if not examined.certain:
+        names = ", ".join(dict.fromkeys(name for site in examined.sites for name in fit.fitting(plan, site)))
+        yield Check("the job", "ok", f"fits into partition {names}" if names else "fits")
+    if examined.trial is not None:
+        yield _wait(examined.trial)
 
 
 def _plan(spec: Spec | None) -> Plan | None:
@@ -65,10 +75,10 @@ def _plan(spec: Spec | None) -> Plan | None:
     return plan if plan.backend == "slurm" else None
 
 
-def _cluster(settings: Mapping[str, str]) -> Check:
+def _cluster(title: str, settings: Mapping[str, str]) -> Check:
     version = settings.get("SLURM_VERSION", "of unknown version")
     name, wait = settings.get("ClusterName", "?"), settings.get("KillWait", "?")
-    return Check("SLURM", "ok", f"{version}, cluster {name}, KillWait {wait}")
+    return Check(title, "ok", f"{version}, cluster {name}, KillWait {wait}")
 
 
 def _accounting(settings: Mapping[str, str]) -> Check:
@@ -84,8 +94,9 @@ def _requeue(settings: Mapping[str, str]) -> Check:
     return Check("requeue", "ok", modes)
 
 
-def _types(ask: Ask) -> Check:
-    answer = ask(("srun", "--mpi=list"))
+def _types(answer: Answer | None) -> Check:
+    if answer is None:
+        return Check("srun --mpi", "ok", "found inside the job, as the clusters are named in it")
     types = [kind for kind in parse_types(answer.stdout + answer.stderr) if kind != "none"]
     if not {"pmix", "pmi2"} & {kind.partition("_")[0] for kind in types}:
         return Check("srun --mpi", "note", ", ".join(types) or "none", "ranks are started by mpirun inside the allocation")
@@ -101,77 +112,13 @@ def _partition(partition: Partition) -> Check:
     return Check(f"partition {partition.name}", "ok", found)
 
 
-def _default(ask: Ask) -> str | None:
-    lines = [line.strip() for line in ask(("sinfo", "-h", "-o", "%P")).stdout.splitlines()]
-    return next((line[:-1] for line in lines if line.endswith("*")), None)
-
-
-def fit(plan: Plan, partitions: Mapping[str, Partition], default: str | None) -> Iterator[Check]:
-    """What the job asks for and its partition does not have."""
-    slurm = plan.slurm or {}
-    names = [name for name in (slurm.get("partition") or default or "").split(",") if name]
-    unknown = [name for name in names if name not in partitions]
-    if unknown:
-        there = ", ".join(partitions) or "none"
-        yield Check("slurm.partition", "missing", f"there is no partition {', '.join(unknown)}", f"there are: {there}")
-        return
-    faults = [list(_lacks(plan, partitions[name])) for name in names]
-    if faults and all(faults):
-        for key, found in faults[0]:
-            yield Check(key, "missing", found, "ask for less, or for another partition (see the lines above)")
-    elif names:
-        yield Check("the job", "ok", f"fits into partition {', '.join(names)}")
-
-
-def _lacks(plan: Plan, partition: Partition) -> Iterator[tuple[str, str]]:
-    slurm = plan.slurm or {}
-    where = f"partition {partition.name}"
-    nodes = slurm.get("nodes") or 1
-    per_node = slurm.get("ranks_per_node") or -(-plan.ranks // nodes)
-    if nodes > partition.nodes:
-        yield "slurm.nodes", f"{nodes} nodes are asked for, {where} has {partition.nodes}"
-    if slurm.get("nodes") and per_node * plan.threads_per_rank > partition.cpus:
-        asked = f"{per_node} ranks of {words(plan.threads_per_rank, 'core')} a node"
-        yield "resources.ranks", f"{asked} are asked for, {where} has {partition.cpus} cores a node"
-    if plan.time_limit is not None and partition.limit is not None and plan.time_limit + SPARE_SECONDS > partition.limit:
-        asked = f"{duration(plan.time_limit)} and {SPARE_SECONDS:.0f} s to end in"
-        yield "resources.time_limit", f"{asked} are asked for, {where} allows {duration(partition.limit)}"
-    if (slurm.get("memory") or 0) > partition.memory * 2**20:
-        yield "slurm.memory", f"{slurm['memory'] / 2**30:.1f} GiB a node are asked for, {where} has {partition.memory / 1024:.1f}"
-    gpus = slurm.get("gpus_per_node") or (plan.gpus_per_rank or 0) * per_node
-    if gpus > partition.gpus:
-        yield "slurm.gpus_per_node", f"{gpus} GPUs a node are asked for, {where} has {partition.gpus}"
-    if not partition.up:
-        yield "slurm.partition", f"{where} takes no jobs to run at present"
-
-
-def _names(plan: Plan, ask: Ask, settings: Mapping[str, str]) -> Iterator[Check]:
-    """Reservation, account and QOS, where SLURM can say whether they exist."""
-    slurm = plan.slurm or {}
-    if slurm.get("reservation"):
-        answer = ask(("scontrol", "show", "reservation", slurm["reservation"]))
-        if not answer.ok:
-            yield Check("slurm.reservation", "missing", f"there is no {slurm['reservation']}", "`scontrol show reservation`")
-    if not settings.get("AccountingStorageType", "").endswith("slurmdbd"):
-        return
-    for key, column in (("account", "account"), ("qos", "name")):
-        if slurm.get(key):
-            answer = ask(("sacctmgr", "-n", "-P", "show", key, f"format={column}"))
-            names = answer.stdout.split()
-            if answer.ok and slurm[key] not in names:
-                yield Check(f"slurm.{key}", "missing", f"there is no {slurm[key]}", f"there are: {', '.join(names) or 'none'}")
-
-
-def _wait(plan: Plan, ask: Ask) -> Check:
+def _wait(answer: Answer) -> Check:
     """When the job would start, if it were submitted now."""
-    try:
-        text = script(plan, 1)
-    except LauncherError as error:
-        return Check("expected start", "missing", str(error), "change the spec")
-    answer = commands.call((*sbatch_argv("/")[:1], "--test-only"), stdin=text) if ask is commands.call else ask(("sbatch", text))
     start = expected_start(answer.stderr)
     if start is None:
-        return Check("expected start", "missing", f"SLURM would refuse the job: {answer.complaint}", "change the spec")
+        refused = said_in_trial(answer)
+        said = f"SLURM would refuse the job: {refused}" if refused else f"SLURM does not say: {answer.complaint}"
+        return Check("expected start", "missing" if refused else "note", said, "change the spec")
     begins, nodes = start
     try:
         left = time.mktime(time.strptime(begins, "%Y-%m-%dT%H:%M:%S")) - time.time()

@@ -28,6 +28,8 @@ class Partition:
     """Of the largest node, MiB."""
     gpus: int
     features: frozenset[str]
+    names: frozenset[str] = frozenset()
+    """Of its nodes; empty where they are not known."""
 
 
 def parse_partitions(text: str) -> dict[str, Partition]:
@@ -47,19 +49,25 @@ def parse_partitions(text: str) -> dict[str, Partition]:
 
 
 def _row(cells: list[str]) -> Partition:
-    name, available, limit, nodes, state, cpus, memory, gres, features, _ = cells
+    name, available, limit, nodes, state, cpus, memory, gres, features, nodelist = cells
     count = int(nodes)
     bad = re.match(r"(down|drain|fail|inval|unk|maint|power)", state.lower()) is not None or state.endswith("*")
     known = frozenset() if features == "(null)" else frozenset(features.split(","))
+    try:
+        names = frozenset(expand_nodelist(nodelist))
+    except ValueError:
+        names = frozenset()
     return Partition(
-        name, available == "up", seconds(limit), count, 0 if bad else count, _number(cpus), _number(memory), gpus_in(gres), known
-    )
+        name, available == "up", seconds(limit), count, 0 if bad else count, _number(cpus), _number(memory), gpus_in(gres), known,
+        names,
+    )  # fmt: skip
 
 
 def _merged(one: Partition, other: Partition) -> Partition:
     return Partition(
         one.name, one.up, one.limit, one.nodes + other.nodes, one.usable + other.usable, max(one.cpus, other.cpus),
         max(one.memory, other.memory), max(one.gpus, other.gpus), one.features | other.features,
+        one.names | other.names,
     )  # fmt: skip
 
 
@@ -87,6 +95,22 @@ def seconds(limit: str) -> float | None:
 def parse_config(text: str) -> dict[str, str]:
     """Settings from ``scontrol show config``."""
     return {key.strip(): value.strip() for key, equals, value in (line.partition("=") for line in text.splitlines()) if equals}
+
+
+def default_partition(text: str) -> str | None:
+    """The partition that ``sinfo -h -o %P`` marks with a star."""
+    return next((line.strip()[:-1] for line in text.splitlines() if line.strip().endswith("*")), None)
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """First cells of ``sacctmgr -n -P``, each once."""
+    cells = (line.partition("|")[0].strip() for line in text.splitlines())
+    return tuple(dict.fromkeys(cell for cell in cells if cell))
+
+
+def reservations_in(text: str) -> tuple[str, ...]:
+    """Names in what ``scontrol show reservation`` prints."""
+    return tuple(re.findall(r"ReservationName=(\S+)", text))
 
 
 def expected_start(stderr: str) -> tuple[str, tuple[str, ...]] | None:

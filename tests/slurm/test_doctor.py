@@ -37,8 +37,9 @@ def test_what_a_job_asks_for_and_is_not_there_is_named(cluster: Cluster, monkeyp
         assert answers[key][0] == "missing", answers
     assert answers["slurm.nodes"][1] == "5 nodes are asked for, partition short has 2"
     answers = found(monkeypatch, cluster, SMALL + "slurm: {partition: nowhere, reservation: never}\n")
-    assert answers["slurm.partition"] == ("missing", "there is no partition nowhere")
-    assert answers["slurm.reservation"] == ("missing", "there is no never")
+    assert answers["slurm.partition"][0] == answers["slurm.reservation"][0] == "missing"
+    assert answers["slurm.partition"][1] == "there is no partition 'nowhere' (there are: closed, main, short, spare)"
+    assert answers["slurm.reservation"][1] == "there is no reservation 'never' (there is: none)"
 
 
 def test_without_slurm_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
