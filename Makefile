@@ -44,10 +44,10 @@ soak: setup-test ## the environment, then the tests' full counts (minutes)
 	$(BIN) python -m pytest -m soak $(ARGS)
 
 slurm-up: setup-test ## a SLURM of two virtual nodes on this machine (Debian's slurm-wlm and munge)
-	$(BIN) python -m tests.slurm.cluster up
+	$(BIN) python -m tests.slurm.by_hand up
 
 slurm-down: ## end it
-	$(BIN) python -m tests.slurm.cluster down
+	$(BIN) python -m tests.slurm.by_hand down
 
 lint: setup-test ## the environment, then ruff and mypy
 	$(BIN) ruff check .

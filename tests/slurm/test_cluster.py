@@ -5,7 +5,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.real import ROOT
 from tests.slurm.cluster import Cluster, members, wait_for
@@ -41,22 +44,53 @@ def test_nothing_is_left_of_a_killed_test_run() -> None:
     wait_for(lambda: not root.exists() and not members(root), "the guard", 20)
 
 
-def test_people_bring_it_up_and_down(tmp_path: Path) -> None:
+class ByHand:
+    """``make slurm-up`` and ``make slurm-down``, with a directory for clusters that nobody else's lie in."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="hs-"))  # short: munge's socket lies below
+        self.environment = {**os.environ, "TMPDIR": str(self.folder)}
+
+    def call(self, *words: str) -> str:
+        return subprocess.run(
+            words, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+
+    def type(self, what: str) -> str:
+        return self.call(sys.executable, "-m", "tests.slurm.by_hand", what)
+
+    def roots(self) -> list[Path]:
+        return sorted(self.folder.iterdir())
+
+
+@pytest.fixture
+def by_hand() -> Iterator[ByHand]:
     need_slurm()
-    folder = Path(tempfile.mkdtemp(prefix="hs-"))  # short: munge's socket lies below, and clusters of other people do not
-    environment = {**os.environ, "TMPDIR": str(folder)}
+    person = ByHand()
+    yield person
+    person.type("down")
+    person.folder.rmdir()
 
-    def call(*words: str) -> str:
-        return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
 
-    try:
-        said = call(sys.executable, "-m", "tests.slurm.cluster", "up")
-        (root,) = folder.iterdir()
-        assert f"export SLURM_CONF={root}/slurm.conf" in said
-        environment["SLURM_CONF"] = str(root / "slurm.conf")
-        assert len(call("srun", "-N2", "hostname").splitlines()) == 2
-        assert call(sys.executable, "-m", "tests.slurm.cluster", "down") == f"ended {root}\n"
-        assert (members(root), list(folder.iterdir())) == ([], [])
-    finally:
-        call(sys.executable, "-m", "tests.slurm.cluster", "down")
-        folder.rmdir()
+def test_people_bring_it_up_and_down(by_hand: ByHand) -> None:
+    assert by_hand.type("down") == "no cluster is up\n"
+    said = by_hand.type("up")
+    (root,) = by_hand.roots()
+    assert f"source {root}/environment" in said
+    use = f"source {root}/environment && srun -N2 printenv SLURM_CONF"
+    assert by_hand.call("bash", "-c", use).splitlines() == [f"{root}/slurm.conf"] * 2
+    assert by_hand.type("up").startswith(f"SLURM is up already. In any terminal:\n\n  source {root}/environment")
+    assert by_hand.roots() == [root]
+    assert by_hand.type("down") == f"ended {root}\n"
+    assert (members(root), by_hand.roots()) == ([], [])
+
+
+def test_what_a_dead_cluster_left_is_replaced(by_hand: ByHand) -> None:
+    by_hand.type("up")
+    (root,) = by_hand.roots()
+    next(process for process in members(root) if process.name() == "slurmctld").kill()
+    said = by_hand.type("up")
+    assert said.startswith(f"SLURM in {root} does not answer: ended\nSLURM is up: 2 nodes")
+    (another,) = by_hand.roots()
+    assert another != root
+    assert members(root) == []
