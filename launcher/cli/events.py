@@ -12,13 +12,17 @@ from launcher.cli.book import Listed, directory_view, open_book
 from launcher.cli.guard import complain
 from launcher.cli.logs import has_ended
 from launcher.cli.terminal import printable
+from launcher.cli.texts import iso, moment
 from launcher.client import Client
 from launcher.errors import UnreachableError, UsageError
 from launcher.paths import JobPaths
+from launcher.progress import duration
 from launcher.record import read_events
 
 POLL_SECONDS = 0.5
-_HIDDEN = ("time", "event", "argv")
+_HIDDEN = ("time", "event", "argv", "pid_started", "processes")
+_TIMES = ("time", "at", "started", "ended", "submitted", "finished")
+"""Unix times in ``events.jsonl``."""
 
 
 def events(wanted: str, jobs_dir: str | None, *, follow: bool, as_json: bool) -> int:
@@ -28,7 +32,7 @@ def events(wanted: str, jobs_dir: str | None, *, follow: bool, as_json: bool) ->
     jobs = open_book(jobs_dir).one(wanted)
     if as_json:
         found = [{"job": job.view.id, **event} for job in jobs for event in _events(job)]
-        print(json.dumps(sorted(found, key=lambda event: float(event.get("time") or 0.0))))
+        print(json.dumps([with_times(event) for event in sorted(found, key=lambda event: float(event.get("time") or 0.0))]))
         return 0
     if follow and len(jobs) > 1:
         raise UsageError(f"{wanted!r} is a group of {len(jobs)} jobs; -f follows one")
@@ -76,12 +80,29 @@ def _print(found: Sequence[dict[str, Any]], after: int) -> int:
     return len(found)
 
 
+def with_times(event: dict[str, Any]) -> dict[str, Any]:
+    """An event with its times as ISO 8601 with a zone; what is no time stays."""
+    return {name: iso(value) if name in _TIMES and _is_number(value) else value for name, value in event.items()}
+
+
 def line(event: dict[str, Any]) -> str:
     """One event for people: time, name, and what is known."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(event.get("time") or 0.0)))
+    when = moment(event["time"]) if _is_number(event.get("time")) else None
     known = {name: value for name, value in event.items() if name not in _HIDDEN and value not in (None, "", [])}
-    details = " ".join(f"{name}={_value(value)}" for name, value in known.items())
-    return printable(f"{when}  {event['event']:<12} {details}".rstrip())
+    details = " ".join(f"{name}={_value(_readable(name, value))}" for name, value in known.items())
+    return printable(f"{when or '-':<19}  {event['event']:<12} {details}".rstrip())
+
+
+def _readable(name: str, value: Any) -> Any:
+    if not _is_number(value):
+        return value
+    if name in _TIMES:
+        return moment(value) or value
+    return duration(value) if name == "seconds" else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _value(value: Any) -> str:

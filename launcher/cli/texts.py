@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 
 from launcher.cli.table import facts
 from launcher.cli.terminal import printable
@@ -13,6 +14,11 @@ from launcher.progress import duration
 def moment(seconds: float | None) -> str | None:
     """A Unix time for people, local; None where it is unknown."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else None
+
+
+def iso(seconds: float) -> str:
+    """A Unix time for programs and people: ISO 8601, local, to the millisecond, with the zone's offset."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds")
 
 
 def attempt_text(view: JobView) -> str | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import socket
 import sys
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +138,27 @@ def test_an_event_is_one_line_without_control_characters() -> None:
     line = events.line({"time": 0, "event": "started", "argv": ["x"], "pid": 3, "reason": "two\nwords\x1b[2J", "empty": None})
     assert line.endswith('started      pid=3 reason="two\\nwords\\u001b[2J"')
     assert "\n" not in line
+
+
+def test_times_of_events_are_for_people_and_have_a_zone_for_programs(
+    no_daemon: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TZ", "UTC-2")
+    time.tzset()
+    job = foreground_job(no_daemon, "x-20250102-030405-00ff")
+    EventLog(job).add("restarting", at=1_800_000_000.25, attempt=1_800_000_000)
+    EventLog(job).add("attempt-end", started=1_800_000_000.5, ended=1_800_000_100.5, seconds=100.0)
+    assert main(["events", "x"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith('restarting   at="2027-01-15 10:00:00" attempt=1800000000')
+    assert lines[2].endswith('started="2027-01-15 10:00:00" ended="2027-01-15 10:01:40" seconds="1 min 40 s"')
+    assert not any(re.search(r"\d{10}\.", line) for line in lines)
+    assert main(["events", "x", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found[1]["at"], found[1]["attempt"]) == ("2027-01-15T10:00:00.250+02:00", 1_800_000_000)
+    assert all(datetime.fromisoformat(event["time"]).utcoffset() is not None for event in found)
+    monkeypatch.undo()
+    time.tzset()
 
 
 def test_the_unit_names_this_installation_and_survives_odd_paths(no_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
