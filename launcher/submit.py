@@ -48,7 +48,9 @@ def load(file: str, overrides: Sequence[str]) -> list[Spec]:
     return loader.load_all(path, overrides, shown_as=file if Path(file) == path else str(path), group_of=new_id)
 
 
-def prepare(file: str, overrides: Sequence[str], jobs_dir: str | None, *, ask: bool = True) -> list[Prepared]:
+def prepare(
+    file: str, overrides: Sequence[str], jobs_dir: str | None, *, ask: bool = True, cwd: str | None = None
+) -> list[Prepared]:
     """Load, look at the host, plan and check: one job, or one for each variant, of which the first holds all warnings.
 
     Args:
@@ -56,12 +58,18 @@ def prepare(file: str, overrides: Sequence[str], jobs_dir: str | None, *, ask: b
         overrides: ``a.b=c`` texts.
         jobs_dir: the ``--jobs-dir`` option.
         ask: whether a scheduler is asked as well, which may take some seconds.
+        cwd: where a job runs whose YAML names no directory, and from where a relative one counts; by default here.
 
     Raises:
         UsageError, SpecError, PlanError: naming what is wrong.
     """
     root = jobs_root(jobs_dir)
-    look = functools.cache(facts.collect)
+
+    @functools.cache
+    def look(mpirun: str | None) -> facts.Facts:
+        found = facts.collect(mpirun)
+        return found if cwd is None else replace(found, cwd=cwd)
+
     first, *others = [_prepare(spec, look(spec.backend.mpirun), root) for spec in load(file, overrides)]
     if not ask or all(job.plan.backend != "slurm" for job in (first, *others)):
         return [first, *others]

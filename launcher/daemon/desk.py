@@ -12,7 +12,7 @@ from typing import Any
 import hvdgrab
 from launcher.daemon.context import Context, log
 from launcher.daemon.crash import step
-from launcher.daemon.intake import take_in
+from launcher.daemon.intake import check_directory, take_in
 from launcher.errors import EXIT_INTERRUPTED, UnreachableError, UsageError
 from launcher.paths import JobPaths
 from launcher.record import read_events
@@ -123,6 +123,9 @@ class Desk:
         """
         with self._retrying:
             job = self._closed(job_id)
+            if not Path(job.dir).exists():
+                raise UsageError(f"the directory of {job_id} is gone, {job.dir}: submit the job again from its YAML")
+            check_directory(JobPaths(Path(job.dir)))
             try:
                 JobPaths(Path(job.dir)).cancel.unlink(missing_ok=True)
             except OSError as error:

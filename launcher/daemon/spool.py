@@ -1,12 +1,13 @@
 """The spool: a YAML file that is put into the directory becomes a job.
 
-A file is taken when it has not changed for a while, so that it may be written slowly; names that begin with a dot are passed
-over, so that it may be moved into place.  What was taken lies in ``done/``, what was refused in ``refused/`` with the reason
-beside it.
+A file is taken when it has not changed for a while, so that it may be written slowly; names that begin with a dot, or end like
+those of half-written files, are passed over, so that it may be moved into place.  What was taken lies in ``done/``, what was
+refused in ``refused/`` with the reason beside it; so does, after a while, whatever else is put there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -29,6 +30,13 @@ SETTLED_SECONDS = 1.0
 RECOVER_SECONDS = 10.0
 """What was taken and waits is tried again so often."""
 
+ODD_SECONDS = 30.0
+"""What is no YAML file must not have changed for so long before it is moved aside: it may be on its way to another name."""
+PASSING = ("~", ".tmp", ".part", ".partial", ".swp", ".filepart", ".crdownload")
+"""Endings of names that stay for a moment only."""
+_OWN = ("taken", "done", "refused")
+Fingerprint = tuple[int, ...]
+
 Prepare = Callable[[str, str], list[Prepared]]
 """From a file's path and the directory of jobs to the jobs."""
 
@@ -39,11 +47,12 @@ class Spool:
     def __init__(self, context: Context, desk: Desk, prepare_file: Prepare | None = None) -> None:
         self._context = context
         self._desk = desk
-        self._prepare = prepare_file or (lambda file, root: prepare(file, [], root, ask=False))
-        self._seen: dict[str, tuple[tuple[int, ...], float]] = {}
+        self._prepare = prepare_file or _prepare
+        self._seen: dict[str, tuple[Fingerprint, float]] = {}
+        self._said: dict[str, str] = {}
         self._recover_at = 0.0
         root = context.dirs.spool
-        self._taken, self._done, self._refused = root / "taken", root / "done", root / "refused"
+        self._taken, self._done, self._refused = (root / name for name in _OWN)
         self._jobs = os.environ.get(JOBS_VARIABLE) or str(context.dirs.state / "jobs")
 
     def look(self, now: float) -> float | None:
@@ -64,7 +73,7 @@ class Spool:
             before = self._seen.get(name)
             if before is None or before[0] != found:
                 self._seen[name] = (found, now)
-            elif now - before[1] >= SETTLED_SECONDS:
+            elif now - before[1] >= (SETTLED_SECONDS if _is_job(name, found) else ODD_SECONDS):
                 del self._seen[name]
                 self._take(name)
         return SETTLED_SECONDS if self._seen else None
@@ -74,21 +83,17 @@ class Spool:
         for path in sorted(self._taken.glob("[!.]*")) if self._taken.is_dir() else ():
             self._submit(path)
 
-    def _files(self) -> dict[str, tuple[int, ...]]:
-        found: dict[str, tuple[int, ...]] = {}
+    def _files(self) -> dict[str, Fingerprint]:
+        found: dict[str, Fingerprint] = {}
         try:
             entries = list(os.scandir(self._context.dirs.spool))
         except OSError:
             return found
         for entry in entries:
-            if entry.name.startswith(".") or not entry.name.endswith(ENDINGS):
+            if entry.name.startswith(".") or entry.name in _OWN or entry.name.lower().endswith(PASSING):
                 continue
-            try:
-                info = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue
-            if not stat.S_ISDIR(info.st_mode):
-                found[entry.name] = (info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode)
+            with contextlib.suppress(OSError):
+                found[entry.name] = _fingerprint(entry.stat(follow_symlinks=False))
         return found
 
     def _take(self, name: str) -> None:
@@ -99,33 +104,36 @@ class Spool:
             target = self._free(self._taken / name)
             source.rename(target)
         except OSError as error:
-            log.warning("spool: %s cannot be taken: %s", source, error.strerror)
+            self._say_once(name, f"spool: {source} cannot be taken: {error.strerror}")
             return
+        self._said.pop(name, None)
         step("spool-taken")
         self._submit(target)
 
     def _submit(self, path: Path) -> None:
         """Hand over a file that was taken.  Begun before a crash, it is done again, without what is a job already."""
         try:
-            _check_file(path)
+            check_file(path)
             jobs = self._prepared(path)
             for entry in jobs:
                 self._hand_over(entry)
         except (UnreachableError, OSError) as error:
-            log.warning("spool: %s waits: %s", path, error)
+            self._say_once(path.name, f"spool: {path} waits: {error}")
         except LauncherError as error:
             self._refuse(path, str(error))
         except Exception as error:  # one file must not keep the daemon from its work
             log.exception("spool: %s", path)
             self._refuse(path, f"an error of hvdgrab-launch itself: {error!r}")
         else:
+            if jobs:
+                log.info("spool: %s became %s", path.name, ", ".join(entry.job.id for entry in jobs))
             self._put(path, self._done)
-            log.info("spool: %s became %s", path.name, ", ".join(entry.job.id for entry in jobs) or "what it was before")
 
     def _prepared(self, path: Path) -> list[Prepared]:
         """The jobs of a file that are not in the record yet; half-made directories of an earlier beginning are removed."""
-        notes = path.with_name(f".{path.name}.ids")
+        notes, name = _notes(path), ":".join(map(str, _fingerprint(path.lstat())))
         earlier = notes.read_text("utf-8").split() if notes.exists() else []
+        earlier = earlier[1:] if earlier[:1] == [name] else []  # those of an earlier file of this name are not meant
         known = [self._context.store.get(job_id) for job_id in earlier]
         for job_id, job in zip(earlier, known, strict=True):
             root = Path(self._jobs) / job_id
@@ -134,7 +142,7 @@ class Spool:
         prepared = self._prepare(str(path), self._jobs)
         known += [None] * (len(prepared) - len(known))
         ids = [job.id if job is not None else entry.job.id for job, entry in zip(known, prepared, strict=False)]
-        replace_text(notes, "\n".join(ids), durable=True)
+        replace_text(notes, "\n".join([name, *ids]), durable=True)
         left = [entry for job, entry in zip(known, prepared, strict=False) if job is None]
         group = next((job.group_name for job in known if job is not None), None)
         return [replace(entry, plan=replace(entry.plan, group=group)) for entry in left] if group is not None else left
@@ -160,22 +168,36 @@ class Spool:
         return tuple(found)
 
     def _refuse(self, path: Path, reason: str) -> None:
-        log.warning("spool: %s is refused: %s", path.name, reason)
-        target = self._put(path, self._refused)
-        if target is not None:
+        """Move a file aside, with the reason beside it; where that cannot be written yet, it waits for its refusal."""
+        try:
+            self._refused.mkdir(mode=0o700, exist_ok=True)
+            target = self._free(self._refused / path.name)
+            text = reason.replace(str(path), str(target))
             with target.with_name(target.name + ".error").open("w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(reason + "\n")
+                file.write(text + "\n")
+            path.rename(target)
+            _notes(path).unlink(missing_ok=True)
+        except OSError as error:
+            self._say_once(path.name, f"spool: {path} is refused, and cannot be moved aside ({error.strerror}): {reason}")
+            return
+        self._said.pop(path.name, None)
+        log.warning("spool: %s is refused: %s", path.name, text)
 
-    def _put(self, path: Path, directory: Path) -> Path | None:
-        path.with_name(f".{path.name}.ids").unlink(missing_ok=True)
+    def _put(self, path: Path, directory: Path) -> None:
+        """Move a file whose jobs are in the record; its notes outlast it, so that it never becomes jobs twice."""
         try:
             directory.mkdir(mode=0o700, exist_ok=True)
-            target = self._free(directory / path.name)
-            path.rename(target)
+            path.rename(self._free(directory / path.name))
+            _notes(path).unlink(missing_ok=True)
         except OSError as error:
-            log.warning("spool: %s cannot be moved to %s: %s", path, directory, error.strerror)
-            return None
-        return target
+            self._say_once(path.name, f"spool: {path} cannot be moved to {directory}: {error.strerror}")
+            return
+        self._said.pop(path.name, None)
+
+    def _say_once(self, name: str, text: str) -> None:
+        if self._said.get(name) != text:
+            self._said[name] = text
+            log.warning("%s", text)
 
     @staticmethod
     def _free(path: Path) -> Path:
@@ -187,12 +209,34 @@ class Spool:
         return target
 
 
-def _check_file(path: Path) -> None:
-    """Raises UsageError unless a file is a regular file of this user."""
+def _prepare(file: str, root: str) -> list[Prepared]:
+    """Jobs of the spool run where their YAML says, else in the user's home: the daemon's own directory is nobody's."""
+    return prepare(file, [], root, ask=False, cwd=os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where HOME is unknown
+
+
+def _notes(path: Path) -> Path:
+    """Which jobs a file that was taken has become."""
+    return path.with_name(f".{path.name}.ids")
+
+
+def _fingerprint(info: os.stat_result) -> Fingerprint:
+    return info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode
+
+
+def _is_job(name: str, found: Fingerprint) -> bool:
+    return name.lower().endswith(ENDINGS) and not stat.S_ISDIR(found[3])
+
+
+def check_file(path: Path) -> None:
+    """Raises UsageError unless something is a job's file: a regular one of this user, with the name of a YAML file."""
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):
         raise UsageError("it is a link, and links are not followed: put the file itself into the spool")
+    if stat.S_ISDIR(found.st_mode):
+        raise UsageError("it is a directory: put the YAML file of each job into the spool itself")
     if not stat.S_ISREG(found.st_mode):
         raise UsageError("it is no regular file")
+    if not path.name.lower().endswith(ENDINGS):
+        raise UsageError(f"its name does not end in {' or '.join(ENDINGS)}, as that of a job does")
     if found.st_uid != os.getuid():
         raise UsageError(f"it belongs to user {found.st_uid}, not to you")

@@ -39,6 +39,24 @@ def test_a_retry_is_a_new_beginning_in_the_same_directory(world: World) -> None:
         world.desk.retry(job, {})
 
 
+def test_a_retry_without_its_directory_or_with_a_link_in_it_is_refused_at_once(world: World) -> None:
+    gone, linked = world.submit("gone"), world.submit("linked")
+    world.tick()
+    for job in (gone, linked):
+        world.end(job, 3)
+    world.tick(times=2)
+    real = world.folder / "elsewhere"
+    world.paths(linked).logs.rename(real)
+    world.paths(linked).logs.symlink_to(real)
+    shutil.rmtree(world.paths(gone).root)
+    with pytest.raises(UsageError, match=f"the directory of {gone} is gone.*submit the job again"):
+        world.desk.retry(gone, {})
+    with pytest.raises(UsageError, match="is a link, and links are not followed"):
+        world.desk.retry(linked, {})
+    assert {world.view(job).state for job in (gone, linked)} == {"failed"}
+    assert world.context.environments.kept() == []
+
+
 def test_the_environment_is_kept_for_this_user_alone_and_only_until_the_end(world: World) -> None:
     job = world.submit(environment={"TOKEN": "geheim", "ODD": "\udcff"})
     kept = world.dirs.environments / f"{job}.json"

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import errno
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher import facts
 from launcher.daemon import crash
-from launcher.daemon.spool import RECOVER_SECONDS, SETTLED_SECONDS, Spool
+from launcher.daemon.spool import ODD_SECONDS, RECOVER_SECONDS, SETTLED_SECONDS, Spool
 from launcher.store.database import RecordError
 from tests.launcher.daemon.kit import World
 
@@ -97,11 +100,112 @@ def test_files_of_one_name_and_names_that_are_no_text_do_not_get_in_each_others_
     )
 
 
-def test_pipes_directories_and_other_endings_are_passed_over_or_refused(world: World) -> None:
+def refusals(world: World) -> dict[str, str]:
+    return {path.stem: path.read_text() for path in (world.dirs.spool / "refused").glob("*.error")}
+
+
+def test_whatever_is_no_job_is_moved_aside_with_the_reason_and_what_is_being_written_is_left_alone(world: World) -> None:
     os.mkfifo(world.dirs.spool / "pipe.yaml")
     (world.dirs.spool / "folder.yaml").mkdir()
+    (world.dirs.spool / "folder" / "below").mkdir(parents=True)
     (world.dirs.spool / "notes.txt").write_text("x")
+    (world.dirs.spool / "link").symlink_to("/etc/passwd")
+    left = {".job.yaml", "job.yaml.part", "job.yaml~", "JOB.YAML.TMP"}
+    for name in left:
+        (world.dirs.spool / name).write_text("x")
+    spool = Spool(world.context, world.desk)
+    look(world, spool)
+    assert refusals(world) == {"pipe.yaml": "it is no regular file\n"}
+    assert (world.dirs.spool / "notes.txt").exists(), "it may be on its way to another name"
+    look(world, spool, ODD_SECONDS)
+    texts = refusals(world)
+    assert set(texts) == {"pipe.yaml", "folder.yaml", "folder", "notes.txt", "link"}
+    assert "it is a directory" in texts["folder.yaml"] and "it is a directory" in texts["folder"]
+    assert "does not end in .yaml or .yml" in texts["notes.txt"]
+    assert "links are not followed" in texts["link"]
+    assert {path.name for path in world.dirs.spool.iterdir()} == left | {"taken", "refused"}
+
+
+@pytest.mark.parametrize("name", ["UP.YAML", "up.yml", "Up.YmL"])
+def test_endings_count_in_any_case(world: World, name: str) -> None:
+    (world.dirs.spool / name).write_text(TWO)
     look(world, Spool(world.context, world.desk))
-    assert (world.dirs.spool / "refused" / "pipe.yaml.error").read_text() == "it is no regular file\n"
-    assert (world.dirs.spool / "folder.yaml").is_dir()
-    assert (world.dirs.spool / "notes.txt").exists()
+    assert world.store.counts() == {"queued": 2}
+    assert (world.dirs.spool / "done" / name).exists()
+
+
+def test_the_reason_names_the_file_where_it_lies_now(world: World) -> None:
+    (world.dirs.spool / "bad.yaml").write_text("command: [python]\nresources: {ranks: x}\n")
+    look(world, Spool(world.context, world.desk))
+    text = refusals(world)["bad.yaml"]
+    assert str(world.dirs.spool / "refused" / "bad.yaml") in text
+    assert "/taken/" not in text
+
+
+def test_a_job_of_the_spool_runs_in_the_users_home_unless_it_says_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = world.folder / "home"
+    (home / "work").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    (world.dirs.spool / "a.yaml").write_text("name: a\ncommand: [python, -c, pass]\nresources: {ranks: 1}\n")
+    (world.dirs.spool / "b.yaml").write_text("name: b\ncommand: [python, -c, pass]\nresources: {ranks: 1}\nworkdir: work\n")
+    look(world, Spool(world.context, world.desk))
+    places = {
+        job.name: json.loads(world.paths(job.id).plan.read_text())["workdir"] for job in world.desk.views((), None, None, None)
+    }
+    assert places == {"a": str(home), "b": str(home / "work")}
+
+
+def test_a_file_that_cannot_be_put_away_becomes_jobs_once_and_that_is_said_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (world.dirs.spool / "two.yaml").write_text(TWO)
+    spool = Spool(world.context, world.desk)
+    rename = Path.rename
+
+    def refuse(path: Path, target: Path) -> Path:
+        if target.parent.name == "done":
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        for _ in range(4):
+            look(world, spool, RECOVER_SECONDS)
+    assert world.store.counts() == {"queued": 2}
+    assert len([record for record in caplog.records if "cannot be moved to" in record.getMessage()]) == 1
+    look(world, spool, RECOVER_SECONDS)
+    assert world.store.counts() == {"queued": 2}
+    (world.dirs.spool / "two.yaml").write_text(TWO)
+    look(world, spool)
+    assert world.store.counts() == {"queued": 4}, "another file of the same name is another job"
+
+
+def test_notes_of_an_earlier_file_do_not_make_a_new_one_of_its_name_pass_for_done(world: World) -> None:
+    (world.dirs.spool / "two.yaml").write_text(TWO)
+    spool = Spool(world.context, world.desk)
+    look(world, spool)
+    ids = [job.id for job in world.desk.views((), None, None, None)]
+    (world.dirs.spool / "taken" / ".two.yaml.ids").write_text("\n".join(["1:2:3:4", *ids]))  # as a crash leaves them
+    (world.dirs.spool / "two.yaml").write_text(TWO)
+    look(world, spool)
+    assert world.store.counts() == {"queued": 4}
+
+
+def test_a_refusal_that_cannot_be_written_is_kept_until_it_can(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (world.dirs.spool / "bad.yaml").write_text("nonsense: 1\n")
+    spool = Spool(world.context, world.desk)
+    open_ = Path.open
+
+    def full(path: Path, *arguments: Any, **named: Any) -> Any:
+        if path.name.endswith(".error"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return open_(path, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        look(world, spool)
+        assert (world.dirs.spool / "taken" / "bad.yaml").exists()
+    world.clock.now += RECOVER_SECONDS
+    spool.look(world.clock.now)
+    assert set(refusals(world)) == {"bad.yaml"}
+    assert (world.dirs.spool / "refused" / "bad.yaml").exists()
