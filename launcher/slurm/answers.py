@@ -93,6 +93,8 @@ _TRANSPORT = (
     "temporarily unavailable", "communication", "i/o error", "send/recv", "munge", "authentication", "credential",
     "controller not responding", "in standby mode", "maxsubmit", "submit limit reached", "dns srv", "configuration source",
 )  # fmt: skip
+_AWAY = "can't be reached now"
+"""Of a cluster whose controller is down; slurmdbd knows it."""
 
 
 def refusal(stderr: str) -> str | None:
@@ -100,5 +102,7 @@ def refusal(stderr: str) -> str | None:
     text = stderr.strip()
     said = [re.sub(r"^sbatch: (?:error|fatal): ", "", line).strip() for line in text.splitlines() if line.startswith("sbatch: ")]
     if not said or any(word in text.lower() for word in _TRANSPORT):
+        return None
+    if _AWAY in text and "known by database" not in text:  # the same words follow for a cluster that does not exist
         return None
     return "; ".join(line.removeprefix("Batch job submission failed: ") for line in said if line)
