@@ -89,6 +89,7 @@ class Desk:
 
     def forget_orphans(self) -> None:
         """Remove environments whose submission was never recorded, or whose job has ended; before anybody is served."""
+        self._context.environments.forget_unfinished()
         for job_id in self._context.environments.kept():
             job = self._store.get(job_id)
             if job is None or job.closed:

@@ -47,5 +47,10 @@ class Environments:
         """Ids of all jobs whose environment is here."""
         return [path.stem for path in self._directory.glob("[!.]*.json")]
 
+    def forget_unfinished(self) -> None:
+        """Remove what a daemon that was killed had begun to write; only where no other daemon lives."""
+        for path in self._directory.glob(".*"):
+            path.unlink(missing_ok=True)
+
     def _path(self, job_id: str) -> Path:
         return self._directory / f"{job_id}.json"

@@ -70,6 +70,15 @@ def test_the_environment_is_kept_for_this_user_alone_and_only_until_the_end(worl
     assert not any(b"geheim" in path.read_bytes() for path in written)
 
 
+def test_what_a_killed_daemon_had_begun_to_keep_is_removed_by_the_next(world: World) -> None:
+    kept = world.submit("kept")
+    directory = world.context.dirs.environments
+    (directory / f".{kept}.json.4711").write_text('{"TOKEN": "sec')
+    (directory / "never-recorded.json").write_text("{}")
+    world.desk.forget_orphans()
+    assert [path.name for path in directory.iterdir()] == [f"{kept}.json"]
+
+
 def test_lost_secrets_are_the_reason_and_not_a_start_without_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     needs, plain = world.submit("needs", secrets=["TOKEN"]), world.submit("plain")
     for path in world.dirs.environments.iterdir():
