@@ -156,6 +156,8 @@ def test_the_job_id_is_found_behind_what_a_site_prints():
         ("sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received", False),
         ("sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates policy", False),
         ("sbatch: error: Batch job submission failed: Slurm temporarily unable to accept job, sleeping and retrying", False),
+        ("sbatch: error: No cluster 'x' known by database.\nsbatch: error: 'x' can't be reached now, or it is invalid", True),
+        ("sbatch: error: 'x' can't be reached now, or it is an invalid entry for --cluster.", False),
         ("Segmentation fault", False), ("", False),
     ],
 )  # fmt: skip
