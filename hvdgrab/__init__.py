@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from hvdgrab.optimizer import GraBOptimizer
     from hvdgrab.sampler import GraBSampler
     from hvdgrab.server import init
+    from hvdgrab.signals import StopSignal
 
 __version__ = "0.1.0"
-__all__ = ["GraBConfig", "GraBOptimizer", "GraBSampler", "HvdGrabError", "__version__", "init", "mark_finished"]
+__all__ = ["GraBConfig", "GraBOptimizer", "GraBSampler", "HvdGrabError", "StopSignal", "__version__", "init", "mark_finished"]
 
 _HOME = {
     "GraBConfig": "hvdgrab.config",
     "GraBOptimizer": "hvdgrab.optimizer",
     "GraBSampler": "hvdgrab.sampler",
     "HvdGrabError": "hvdgrab.errors",
+    "StopSignal": "hvdgrab.signals",
     "init": "hvdgrab.server",
     "mark_finished": "hvdgrab.job",
 }

@@ -17,7 +17,7 @@ LEVELS = [
     {"errors", "config", "gpu", "job"},
     {"balance", "compression", "comm", "units", "metrics", "plots"},
     {"coordinator", "report"},
-    {"parameters", "collect", "capture", "horovod", "exit", "sampler", "optimizer", "server"},
+    {"parameters", "collect", "capture", "horovod", "exit", "sampler", "optimizer", "server", "signals"},
     {"examples", "bench"},
 ]
 """Rooms of ``hvdgrab``; a room may import from lower levels, and on its own level only what ``BESIDE`` names."""
@@ -36,6 +36,7 @@ BESIDE = {
     ("optimizer", "exit"),
     ("exit", "horovod"),
     ("optimizer", "sampler"),
+    ("server", "signals"),
     ("bench", "examples"),
 }
 HEAVY = {"torch", "mpi4py", "horovod", "matplotlib", "sklearn", "numba", "triton"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import sys
 from typing import Any
 
@@ -10,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from hvdgrab import GraBOptimizer
+from hvdgrab import GraBOptimizer, StopSignal
 from hvdgrab.errors import UsageError
 from tests.training.jobs import Job, build, horovod, network, sgd
 from tests.training.ranks import Ranks, check
@@ -316,3 +318,26 @@ def fewer_examples_than_ranks(ranks: Ranks) -> None:
     with ranks.refused(UsageError, "3 examples for 4 ranks"):
         GraBSampler(dataset(3), 2, rank=0, size=4)
     assert "horovod.torch" not in sys.modules
+
+
+@check(1, 2, soak=(4,))
+def a_signal_to_one_rank_stops_all_after_the_same_step(ranks: Ranks) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
+    stop = StopSignal()
+    try:
+        job = build(ranks)
+        stopped = None
+        for step, batch in enumerate(job.batches()):
+            job.train(*batch)
+            if step == 3 and ranks.rank == ranks.size - 1:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                assert stop.requested
+            if stop.agreed():
+                stopped = step
+                break
+        assert stopped in (3, 4), stopped
+        ranks.same(stopped)
+        assert stop.agreed(), "it stays said"
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
