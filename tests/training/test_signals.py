@@ -10,6 +10,7 @@ import pytest
 
 from hvdgrab import StopSignal
 from hvdgrab.errors import UsageError
+from hvdgrab.signals import ignore_requests
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +67,10 @@ def test_a_forked_helper_still_ends_by_term_and_hears_nothing_else():
 def test_making_it_costs_no_import_of_torch():
     code = "import sys, hvdgrab; hvdgrab.StopSignal(); sys.exit('torch' in sys.modules or 'horovod' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_a_process_that_serves_the_ranks_is_not_ended_by_what_asks_them_to_save():
+    ignore_requests()
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
