@@ -16,6 +16,7 @@ from launcher import claim, remote, remote_shell, stop
 from launcher.backends import build_backend
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, BackendError
 from launcher.files import replace_text
+from launcher.last_words import with_exception
 from launcher.lost import lost_node
 from launcher.outcome import CANCELLED, FAILED, NOT_STARTED, AttemptEnd, Outcome, judge
 from launcher.paths import AttemptPaths, JobPaths
@@ -183,14 +184,8 @@ class AttemptRun:
 
     def _report(self, mark: RankMark) -> None:
         self._reported.add(mark.rank)
-        self._events.add(
-            "rank-exit",
-            attempt=self._paths.number,
-            rank=mark.rank,
-            exit_code=mark.exit_code,
-            signal=mark.signal,
-            stopped=mark.stopped,
-        )
+        how = {"exit_code": mark.exit_code, "signal": mark.signal, "stopped": mark.stopped}
+        self._events.add("rank-exit", attempt=self._paths.number, rank=mark.rank, **how)
         if mark.lost_output:
             self._warn(f"{mark.lost_output} bytes of output of rank {mark.rank} could not be written to its log")
 
@@ -232,7 +227,7 @@ class AttemptRun:
             state=outcome.state,
             cause=outcome.cause,
             exit_code=outcome.exit_code,
-            reason=outcome.reason,
+            reason=with_exception(outcome, self._job),
             first_failing_rank=first.rank if first is not None else None,
             hosts=used,
             bad_hosts=bad,

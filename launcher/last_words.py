@@ -1,0 +1,50 @@
+"""The one sentence of a failed rank: what the exception that ended it says, from the end of the rank's log."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from launcher.outcome import Outcome
+from launcher.paths import JobPaths
+
+LOOKED_AT = 1 << 16
+"""Bytes at the end of a log."""
+LONGEST = 300
+"""Characters of the sentence."""
+_TRACEBACK = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def with_exception(outcome: Outcome, job: JobPaths) -> str | None:
+    """An outcome's reason, with the exception that ended the rank that failed first."""
+    first = outcome.first_failing
+    if first is None or first.signal is not None or first.stopped:
+        return outcome.reason
+    said = exception_of(job.rank_log(first.rank))
+    return outcome.reason if said is None else f"{outcome.reason}: {said}"
+
+
+def exception_of(log: Path) -> str | None:
+    """The exception of a Python program's last traceback, with the first line of what it says; None where there is none.
+
+    Args:
+        log: of one rank; only what its last attempt wrote counts.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - LOOKED_AT))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+    own = text.rpartition("\n=== attempt ")[2]
+    _, found, after = own.rpartition(_TRACEBACK)
+    if not found:
+        return None
+    for line in after.splitlines()[1:]:
+        if _EXCEPTION.match(line):
+            said = _CONTROL.sub("", line)
+            return said if len(said) <= LONGEST else said[: LONGEST - 4] + " ..."
+    return None
