@@ -25,7 +25,7 @@
 set -euo pipefail
 
 if (($# < 2)); then
-    echo "usage: sbatch $0 IMAGE COMMAND ..." >&2
+    echo "usage: sbatch slurm/container.sh IMAGE COMMAND ..." >&2
     exit 2
 fi
 image=$1
@@ -35,9 +35,10 @@ shift
 # Open MPI inside with PMIx 3 or 4 takes pmix, MPICH pmi2. /dev/shm of the node is visible inside.
 mpi_type=${MPI_TYPE:-pmix}
 
-# Where metrics.jsonl and checkpoints go.
+# Where metrics.jsonl and checkpoints go; `python -m hvdgrab.report` makes a page of it.
 export HVDGRAB_JOB_DIR="$PWD/jobs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
 mkdir -p "$HVDGRAB_JOB_DIR"
+echo "results: $HVDGRAB_JOB_DIR"
 
 # How the data is ordered: any setting of `grab:` in a job's YAML, as JSON.
 settings='{"order": "cd-grab", "seed": 0}'

@@ -26,12 +26,14 @@ set -euo pipefail
 
 # The software: your site's modules, and the environment that `make setup` makes. Nothing is fetched on a compute node.
 # module load openmpi
+venv=${VENV:-$PWD/.venv}
 # shellcheck source=/dev/null
-source "${VENV:-$PWD/.venv}/bin/activate"
+source "$venv/bin/activate" || { echo "no environment in $venv: submit from where it lies, or: VENV=... sbatch ..." >&2; exit 2; }
 
-# Where metrics.jsonl and checkpoints go.
+# Where metrics.jsonl and checkpoints go; `python -m hvdgrab.report` makes a page of it.
 export HVDGRAB_JOB_DIR="$PWD/jobs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
 mkdir -p "$HVDGRAB_JOB_DIR"
+echo "results: $HVDGRAB_JOB_DIR"
 
 # How the data is ordered: any setting of `grab:` in a job's YAML, as JSON.
 settings='{"order": "cd-grab", "seed": 0, "coordinator": "server"}'
@@ -43,5 +45,6 @@ if ((${#command[@]} == 0)); then
     command=(python -m hvdgrab.examples.digits --epochs 30 --batch-size 8 --lr 0.1)
 fi
 
-# srun with the PMI that works with this MPI, or mpirun where none does; the log says which. To decide yourself: --mpi pmix.
-exec python -m launcher.slurm.ranks -- "${command[@]}"
+# By srun with the PMI that works with this MPI, or by mpirun where none does; the log says which. To decide yourself:
+# MPI_TYPE=pmix sbatch ..., or another type of `srun --mpi=list`, or mpirun.
+exec python -m launcher.slurm.ranks --mpi "${MPI_TYPE:-auto}" -- "${command[@]}"

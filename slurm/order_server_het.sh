@@ -32,12 +32,14 @@ set -euo pipefail
 
 # The software: your site's modules, and the environment that `make setup` makes. Nothing is fetched on a compute node.
 # module load openmpi
+venv=${VENV:-$PWD/.venv}
 # shellcheck source=/dev/null
-source "${VENV:-$PWD/.venv}/bin/activate"
+source "$venv/bin/activate" || { echo "no environment in $venv: submit from where it lies, or: VENV=... sbatch ..." >&2; exit 2; }
 
-# Where metrics.jsonl and checkpoints go.
+# Where metrics.jsonl and checkpoints go; `python -m hvdgrab.report` makes a page of it.
 export HVDGRAB_JOB_DIR="$PWD/jobs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
 mkdir -p "$HVDGRAB_JOB_DIR"
+echo "results: $HVDGRAB_JOB_DIR"
 
 # How the data is ordered: any setting of `grab:` in a job's YAML, as JSON.
 settings='{"order": "cd-grab", "seed": 0, "coordinator": "server"}'
@@ -49,8 +51,10 @@ if ((${#command[@]} == 0)); then
     command=(python -m hvdgrab.examples.digits --epochs 30 --batch-size 8 --lr 0.1)
 fi
 
-# Both parts are one MPI world, which only srun can make (mpirun sees the first part alone): the MPI needs pmix or pmi2, see
-# `srun --mpi=list`, and the ranks of the second part come last.
-exec srun --mpi="${MPI_TYPE:-pmix}" --kill-on-bad-exit=1 \
+# Both parts are one MPI world, which only srun can make (mpirun sees the first part alone), with the PMI that works with this
+# MPI; the ranks of the second part come last. To decide yourself: MPI_TYPE=pmix sbatch ..., or another type of `srun --mpi=list`.
+mpi_type=${MPI_TYPE:-$(python -m launcher.slurm.ranks --type)}
+echo "ranks on $SLURM_JOB_NODELIST_HET_GROUP_0, server on $SLURM_JOB_NODELIST_HET_GROUP_1, by srun --mpi=$mpi_type"
+exec srun --mpi="$mpi_type" --kill-on-bad-exit=1 \
     --het-group=0 "${command[@]}" : \
     --het-group=1 python -m hvdgrab.server

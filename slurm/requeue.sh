@@ -1,8 +1,13 @@
 #!/bin/bash
 # A training that is longer than a job may be: shortly before the time limit it saves itself and ends, and the job goes back into
-# the queue, until the training is done. The training must save itself on USR1, and go on from what it has saved when it starts.
+# the queue, until the training is done.
 #
 #   sbatch slurm/requeue.sh python train.py
+#   CONTINUE=jobs/hvdgrab-requeue-17 sbatch slurm/requeue.sh python train.py     go on from what an earlier job has saved
+#
+# On USR1 the training must save itself below $HVDGRAB_JOB_DIR and end with exit code 0, all ranks after the same step (see
+# hvdgrab.StopSignal; a rank that ends with another code ends the others, who may still be writing). When it starts it must go
+# on from what it has saved, or end where nothing is left to do. tests/slurm/saving_program.py is such a training.
 #
 # Options on sbatch's command line win over those below.
 #
@@ -35,12 +40,14 @@ set -euo pipefail
 
 # The software: your site's modules, and the environment that `make setup` makes. Nothing is fetched on a compute node.
 # module load openmpi
+venv=${VENV:-$PWD/.venv}
 # shellcheck source=/dev/null
-source "${VENV:-$PWD/.venv}/bin/activate"
+source "$venv/bin/activate" || { echo "no environment in $venv: submit from where it lies, or: VENV=... sbatch ..." >&2; exit 2; }
 
-# Where metrics.jsonl and checkpoints go.
-export HVDGRAB_JOB_DIR="$PWD/jobs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
+# Where metrics.jsonl and checkpoints go; `python -m hvdgrab.report` makes a page of it.
+export HVDGRAB_JOB_DIR="${CONTINUE:-$PWD/jobs/$SLURM_JOB_NAME-$SLURM_JOB_ID}"
 mkdir -p "$HVDGRAB_JOB_DIR"
+echo "results: $HVDGRAB_JOB_DIR"
 
 # How the data is ordered: any setting of `grab:` in a job's YAML, as JSON.
 settings='{"order": "cd-grab", "seed": 0}'
@@ -49,23 +56,48 @@ export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"
 
 command=("$@")
 if ((${#command[@]} == 0)); then
-    echo "usage: sbatch $0 COMMAND ..., a training that saves itself on USR1 and goes on when it is started again" >&2
+    echo "usage: sbatch slurm/requeue.sh COMMAND ..., a training that saves itself on USR1 and goes on from there" >&2
     exit 2
 fi
+starts=$((${SLURM_RESTART_COUNT:-0} + 1))
+echo "start $starts of at most $most_starts, USR1 after $train_seconds s"
+stamp=$HVDGRAB_JOB_DIR/.started
+touch "$stamp"
 
 # USR1 reaches all ranks through srun (or mpirun), and their children too: DataLoader workers must ignore it (worker_init_fn).
 code=0
-timeout --foreground --signal=USR1 --kill-after="$save_seconds" "$train_seconds" \
-    python -m launcher.slurm.ranks -- "${command[@]}" || code=$?
+began=$SECONDS
+timeout --foreground --preserve-status --signal=USR1 --kill-after="$save_seconds" "$train_seconds" \
+    python -m launcher.slurm.ranks --mpi "${MPI_TYPE:-auto}" -- "${command[@]}" || code=$?
 
-# 124 and 137 are timeout's words for "its time was over". Only then, and only here, is it decided to go on.
-starts=$((${SLURM_RESTART_COUNT:-0} + 1))
-if ((code == 124 || code == 137)); then
-    if ((starts >= most_starts)); then
-        echo "the training is not done after $starts starts: given up" >&2
-        exit 1
-    fi
-    echo "start $starts is over, back into the queue"
-    exec scontrol requeue "$SLURM_JOB_ID"
+# Only where its time was over, and only here, is it decided to go on: what ended before is done, or has failed.
+if ((SECONDS - began < train_seconds)); then
+    exit "$code"
 fi
-exit "$code"
+case $code in
+    0) echo "start $starts is over, the training has ended itself" ;;
+    137) echo "start $starts is over: not saved within $save_seconds s, and killed" >&2 ;;
+    138)
+        echo "USR1 ended the training, which must save itself then: not put back into the queue" >&2
+        exit 1
+        ;;
+    *) echo "start $starts is over: exit code $code" >&2 ;;
+esac
+if [[ -z $(find "$HVDGRAB_JOB_DIR" -type f -newer "$stamp" ! -name metrics.jsonl -print -quit) ]]; then
+    echo "nothing was saved below $HVDGRAB_JOB_DIR in this start, so that the next would get no further: given up" >&2
+    exit 1
+fi
+if ((starts >= most_starts)); then
+    echo "the training is not done after $starts starts: given up" >&2
+    exit 1
+fi
+echo "back into the queue"
+for pause in 0 10 30 60; do # a controller that is busy may need to be asked again
+    sleep "$pause"
+    if scontrol requeue "$SLURM_JOB_ID"; then
+        sleep 60 # SLURM ends this script meanwhile; an end of its own could be taken for the job's
+        exit "$code"
+    fi
+done
+echo "not put back into the queue. To go on: CONTINUE=$HVDGRAB_JOB_DIR sbatch slurm/requeue.sh ..." >&2
+exit 1

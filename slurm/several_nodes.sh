@@ -25,16 +25,18 @@ set -euo pipefail
 
 # The software: your site's modules, and the environment that `make setup` makes. Nothing is fetched on a compute node.
 # module load openmpi
+venv=${VENV:-$PWD/.venv}
 # shellcheck source=/dev/null
-source "${VENV:-$PWD/.venv}/bin/activate"
+source "$venv/bin/activate" || { echo "no environment in $venv: submit from where it lies, or: VENV=... sbatch ..." >&2; exit 2; }
 
 # Over which network the ranks talk, where the nodes have several: a name or a subnet (Open MPI), or UCX's devices.
 # export OMPI_MCA_btl_tcp_if_include=10.1.0.0/16
 # export UCX_NET_DEVICES=mlx5_0:1
 
-# Where metrics.jsonl and checkpoints go.
+# Where metrics.jsonl and checkpoints go; `python -m hvdgrab.report` makes a page of it.
 export HVDGRAB_JOB_DIR="$PWD/jobs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
 mkdir -p "$HVDGRAB_JOB_DIR"
+echo "results: $HVDGRAB_JOB_DIR"
 
 # How the data is ordered: any setting of `grab:` in a job's YAML, as JSON.
 settings='{"order": "cd-grab", "seed": 0, "compression": {"kind": "sketch"},
@@ -47,5 +49,6 @@ if ((${#command[@]} == 0)); then
     command=(python -m hvdgrab.examples.lstm_wikitext2 --epochs 40 --batch-size 4 --lr 5)
 fi
 
-# srun with the PMI that works with this MPI, or mpirun where none does; the log says which. To decide yourself: --mpi pmix.
-exec python -m launcher.slurm.ranks -- "${command[@]}"
+# By srun with the PMI that works with this MPI, or by mpirun where none does; the log says which. To decide yourself:
+# MPI_TYPE=pmix sbatch ..., or another type of `srun --mpi=list`, or mpirun.
+exec python -m launcher.slurm.ranks --mpi "${MPI_TYPE:-auto}" -- "${command[@]}"

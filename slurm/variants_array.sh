@@ -34,8 +34,9 @@ set -euo pipefail
 
 # The software: your site's modules, and the environment that `make setup` makes. Nothing is fetched on a compute node.
 # module load openmpi
+venv=${VENV:-$PWD/.venv}
 # shellcheck source=/dev/null
-source "${VENV:-$PWD/.venv}/bin/activate"
+source "$venv/bin/activate" || { echo "no environment in $venv: submit from where it lies, or: VENV=... sbatch ..." >&2; exit 2; }
 
 if ((SLURM_ARRAY_TASK_ID >= ${#variants[@]})); then
     echo "there is no variant $SLURM_ARRAY_TASK_ID: the variants are 0 to $((${#variants[@]} - 1))" >&2
@@ -44,14 +45,18 @@ fi
 export HVDGRAB_GRAB="${variants[SLURM_ARRAY_TASK_ID]}"
 export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"
 
-# Where metrics.jsonl and checkpoints go: a directory for each variant, by which they are compared afterwards.
-export HVDGRAB_JOB_DIR="$PWD/jobs/$SLURM_JOB_NAME-$SLURM_ARRAY_JOB_ID/$SLURM_ARRAY_TASK_ID"
+# Where metrics.jsonl and checkpoints go: a directory for each variant, side by side.
+all=jobs/$SLURM_JOB_NAME-$SLURM_ARRAY_JOB_ID
+export HVDGRAB_JOB_DIR="$PWD/$all/$SLURM_ARRAY_TASK_ID"
 mkdir -p "$HVDGRAB_JOB_DIR"
+echo "variant $SLURM_ARRAY_TASK_ID: $HVDGRAB_GRAB, results: $HVDGRAB_JOB_DIR"
+echo "to compare them when all are done: python -m hvdgrab.report $all/*"
 
 command=("$@")
 if ((${#command[@]} == 0)); then
     command=(python -m hvdgrab.examples.digits --epochs 30 --batch-size 8 --lr 0.1)
 fi
 
-# srun with the PMI that works with this MPI, or mpirun where none does; the log says which. To decide yourself: --mpi pmix.
-exec python -m launcher.slurm.ranks -- "${command[@]}"
+# By srun with the PMI that works with this MPI, or by mpirun where none does; the log says which. To decide yourself:
+# MPI_TYPE=pmix sbatch ..., or another type of `srun --mpi=list`, or mpirun.
+exec python -m launcher.slurm.ranks --mpi "${MPI_TYPE:-auto}" -- "${command[@]}"

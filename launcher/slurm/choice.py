@@ -74,7 +74,7 @@ def choose(
     if usable is None or (wanted not in ("auto", "mpirun") and tried):
         raise no_way(allocation, tried)
     failed = ", ".join(kind for kind, _ in tried)
-    reason = "slurm.mpi says so" if wanted == "mpirun" else f"srun does not do: {failed or 'no known PMI'}"
+    reason = "as asked for" if wanted == "mpirun" else f"srun does not do: {failed or 'no known PMI'}"
     return Way("mpirun", "", usable, f"{usable.label}; {reason}")
 
 

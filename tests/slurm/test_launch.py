@@ -3,14 +3,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.real import ROOT, need_horovod
+from tests.real import ROOT
 from tests.slurm.cluster import Cluster, wait_for
 from tests.slurm.driver import COUNT, appears
 
@@ -20,15 +19,16 @@ SLOW = 900.0
 class User:
     """Somebody who types hvdgrab-launch on a login node, with a record of their own."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, host: str = "") -> None:
         self.cluster = cluster
+        self._on_host = cluster.on(host) if host else ()
         self.folder = folder
         own = {"HVDGRAB_STATE": str(folder / "state"), "HVDGRAB_RUNTIME": str(folder / "run"), "PYTHONPATH": str(ROOT)}
         self.environment = cluster.environment({**own, "HVDGRAB_SLURM_SECONDS": "0.5", "COLUMNS": "200"})
 
     def type(self, *words: str, code: int | None = 0, before: tuple[str, ...] = ()) -> str:
         """Run the command; returns what it printed."""
-        argv = [*before, sys.executable, "-m", "launcher", *words]
+        argv = [*self._on_host, *before, sys.executable, "-m", "launcher", *words]
         done = subprocess.run(
             argv, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=SLOW, check=False
         )
@@ -104,20 +104,3 @@ def test_inside_an_allocation_the_job_uses_it(user: User) -> None:
     said = [(Path(ended["dir"]) / "logs" / f"rank-000{rank}.log").read_text().split() for rank in (0, 1)]
     assert [words[1] for words in said] == ["n1", "n2"]
     assert said[0][0] == said[1][0]
-
-
-@pytest.mark.soak
-def test_the_quickstart_through_the_launcher_on_two_hosts(far_cluster: Cluster, tmp_path: Path) -> None:
-    need_horovod()
-    somebody = User(far_cluster, tmp_path)
-    login = tuple(far_cluster._wrap("login"))
-    training = ["python", "-m", "hvdgrab.examples.digits", "--epochs", "2", "--batch-size", "64", "--lr", "0.1"]
-    grab = {"order": "cd-grab", "compression": {"kind": "sketch"}, "communication": {"algorithm": "hierarchical"}}
-    data = {"command": training, "grab": grab, **SLURM, "resources": {"ranks": 4, "allow_root": True, "threads_per_rank": 1}}
-    try:
-        ended = somebody.job(data, before=login)
-        assert ended["state"] == "succeeded"
-        assert len((Path(ended["dir"]) / "metrics.jsonl").read_text().splitlines()) == 2
-    finally:
-        somebody.type("daemon", "stop", code=None, before=login)
-        time.sleep(0.1)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -9,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrab.examples.data import WIKITEXT2
-from tests.examples.real_data import real_data
-from tests.real import ROOT, mpirun, need, need_horovod
-from tests.slurm.cluster import Cluster, wait_for
+from tests.real import ROOT, need, need_horovod
+from tests.slurm.cluster import SEARCH, Cluster
 from tests.slurm.conftest import need_pmix
 from tests.slurm.driver import COUNT
 from tests.slurm.test_jobs import WORLD
@@ -31,10 +28,6 @@ def submit(cluster: Cluster, folder: Path, *words: str, seconds: float = SLOW, *
     done = cluster.run("env", *settings, "sbatch", "--wait", *words, timeout=seconds, cwd=folder)
     logs = "\n".join(path.read_text() for path in sorted(folder.glob("*.log")))
     return done.returncode, f"{done.stdout}{done.stderr}\n{logs}"
-
-
-def metrics(folder: Path) -> list[list[dict[str, object]]]:
-    return [[json.loads(line) for line in path.read_text().splitlines()] for path in sorted(folder.glob("jobs/**/metrics.jsonl"))]
 
 
 def test_every_script_is_in_the_list_and_clean():
@@ -67,39 +60,39 @@ def test_one_node_runs_what_it_is_given(cluster: Cluster, tmp_path: Path) -> Non
     assert "rank 1 of 2 sum 2" in said
 
 
-def same_orders(cluster: Cluster, folder: Path, script: str, ranks: int, training: list[str], *options: str) -> None:
-    """A script's orders are those of the same training under mpirun on this host."""
-    code, said = submit(cluster, folder, *options, str(ROOT / "slurm" / script), *training)
+def test_the_container_script_starts_every_rank_through_the_container_program(cluster: Cluster, tmp_path: Path) -> None:
+    need_pmix()
+    shims = tmp_path / "bin"
+    shims.mkdir()
+    shim = shims / "apptainer"
+    shim.write_text('#!/bin/sh\nwhile [ "$1" != image.sif ]; do shift; done\nshift\nIN_IMAGE=1 exec "$@"\n')
+    shim.chmod(0o755)
+    script = str(ROOT / "slurm" / "container.sh")
+    inside = "import os; os.environ['IN_IMAGE']\n" + WORLD
+    code, said = submit(cluster, tmp_path, script, "image.sif", sys.executable, "-c", inside, PATH=f"{shims}:{SEARCH}")
     assert code == 0, said
-    (found,) = metrics(folder)
-    plain = folder / "plain"
-    plain.mkdir()
-    settings = (ROOT / "slurm" / script).read_text().split("settings='")[1].split("'")[0]
-    variables = {"HVDGRAB_GRAB": settings, "HVDGRAB_JOB_DIR": str(plain), "OMPI_MCA_mpi_yield_when_idle": "1"}
-    done = mpirun(ranks, training[1:], SLOW, variables)
-    assert done.returncode == 0, done.stderr
-    expected = [json.loads(line) for line in (plain / "metrics.jsonl").read_text().splitlines()]
-    assert [line["order_hash"] for line in found] == [line["order_hash"] for line in expected]
+    assert said.count(" of 4 sum 4") == 4
+    code, said = submit(cluster, tmp_path, script, "image.sif")
+    assert code == 2
+    assert "usage: sbatch slurm/container.sh IMAGE COMMAND" in said
 
 
 @pytest.mark.soak
-def test_several_nodes_order_as_under_mpirun(far_cluster: Cluster, tmp_path: Path) -> None:
+def test_the_script_for_gpus_says_at_once_that_horovod_lacks_nccl(cluster: Cluster, tmp_path: Path) -> None:
     need_horovod()
-    same_orders(far_cluster, tmp_path, "several_nodes.sh", 2, DIGITS, "--ntasks-per-node=1")
+    import horovod.torch as hvd
+
+    if hvd.nccl_built():
+        pytest.skip("this Horovod has NCCL")
+    code, said = submit(cluster, tmp_path, str(ROOT / "slurm" / "gpus.sh"))
+    assert code == 1, said
+    assert said.rstrip().endswith("this Horovod has no NCCL: make setup GPU=nccl")
 
 
-@pytest.mark.soak
-def test_one_node_orders_as_under_mpirun(far_cluster: Cluster, tmp_path: Path) -> None:
-    need_horovod()
-    same_orders(far_cluster, tmp_path, "one_node.sh", 2, DIGITS)
-
-
-@pytest.mark.soak
-def test_the_lstm_on_two_nodes_with_sketch_and_hierarchy_orders_as_under_mpirun(far_cluster: Cluster, tmp_path: Path) -> None:
-    need_horovod()
-    real_data(WIKITEXT2)
-    training = ["python", "-m", "hvdgrab.examples.lstm_wikitext2", "--epochs", "2", "--batch-size", "4", "--lr", "5"]
-    same_orders(far_cluster, tmp_path, "several_nodes.sh", 4, training)
+def test_a_missing_environment_is_one_sentence(cluster: Cluster, tmp_path: Path) -> None:
+    code, said = submit(cluster, tmp_path, str(ROOT / "slurm" / "one_node.sh"), VENV="/nowhere")
+    assert code == 2
+    assert "no environment in /nowhere: submit from where it lies" in said
 
 
 def test_an_array_runs_each_variant_in_its_own_directory(cluster: Cluster, tmp_path: Path) -> None:
@@ -124,18 +117,23 @@ def test_the_requeue_script_goes_on_until_the_training_is_done(cluster: Cluster,
     assert said.count("back into the queue") >= 1
     assert "starts at 0" in said
     assert said.count("starts at 0") < said.count("starts at")
-    code, said = submit(cluster, tmp_path, str(ROOT / "slurm" / "requeue.sh"))
-    assert code == 2, said
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("script", ["order_server.sh", "order_server_het.sh"])
-def test_an_order_server_beside_the_ranks(far_cluster: Cluster, tmp_path: Path, script: str) -> None:
-    need_horovod()
-    need_pmix()
-    code, said = submit(far_cluster, tmp_path, str(ROOT / "slurm" / script), *DIGITS)
-    assert code == 0, said
-    (found,) = metrics(tmp_path)
-    assert [line["epoch"] for line in found] == [0, 1]
-    assert all(line["pairs"] for line in found)
-    wait_for(lambda: not far_cluster.run("squeue", "-h").stdout, "the end of the job", 30)
+def test_the_requeue_script_goes_round_for_no_training_that_would_get_no_further(cluster: Cluster, tmp_path: Path) -> None:
+    requeue = str(ROOT / "slurm" / "requeue.sh")
+    code, said = submit(cluster, tmp_path, requeue)
+    assert code == 2, said
+    assert "usage: sbatch slurm/requeue.sh COMMAND" in said
+    deaf = "import signal, time; signal.signal(signal.SIGUSR1, lambda *_: None); time.sleep(60)"
+    forgetful = "import signal, sys, time; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0)); time.sleep(60)"
+    trainings = {
+        "import time; time.sleep(60)": "USR1 ended the training, which must save itself then",
+        forgetful: "nothing was saved below",
+        deaf: "not saved within 2 s, and killed",
+    }
+    for training, words in trainings.items():
+        code, said = submit(cluster, tmp_path, requeue, "python", "-c", training, TRAIN_SECONDS="8", SAVE_SECONDS="2")
+        assert code == 1, said
+        assert words in said
+        assert "back into the queue" not in said.replace("not put back into the queue", "")
