@@ -5,19 +5,13 @@ The first Ctrl-C (or TERM, or HUP) stops the job, a second one stops waiting for
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
 import select
-import signal
-import subprocess
 import time
 from dataclasses import dataclass
-from typing import IO
 
 from launcher import policy
-from launcher.attempt import AttemptRun, View, place
-from launcher.backends.process import starting_environment
+from launcher.attempt import View, place
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, PlanError
 from launcher.outcome import CANCELLED, FAILED, NOT_STARTED, AttemptEnd, Outcome
 from launcher.paths import JobPaths
@@ -26,12 +20,10 @@ from launcher.planning import next_attempt
 from launcher.process.marks import read_mark
 from launcher.process.signals import SignalBox
 from launcher.record import EventLog
+from launcher.slurm.inside import build_run
 from launcher.submit import Prepared, write
 
-__all__ = ["Finished", "ForegroundRun", "View", "make_report"]
-
-REPORT_SECONDS = 120.0
-TICK = 0.1
+__all__ = ["Finished", "ForegroundRun", "View"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +76,7 @@ class ForegroundRun:
         while True:
             try:
                 place(self._job, self._plan)
-                end = AttemptRun(self._job, self._plan.attempt, self._plan, self._view, signals, interactive=True).run()
+                end = build_run(self._job, self._plan.attempt, self._plan, self._view, signals, interactive=True).run()
             except OSError as error:
                 reason = f"the job directory {self._job.root} cannot be used: {error.strerror}"
                 return policy.Final(FAILED, EXIT_FAILED, reason)
@@ -124,47 +116,3 @@ def _interrupted_before(moment: float, signals: SignalBox) -> bool:
         if signals.take():
             return True
     return False
-
-
-def make_report(plan: Plan, job: JobPaths) -> str | None:
-    """Make ``report.html`` where the training measured something; returns what went wrong, or None.
-
-    A signal ends the making of the report, and nothing else: what is known of the job is still to be said.
-    """
-    if not job.metrics.exists():
-        return None
-    argv = [plan.python, "-m", "hvdgrab.report", str(job.root)]
-    environment = starting_environment(plan, job.attempt(plan.attempt)) | {"MPLBACKEND": "Agg"}
-    with SignalBox() as signals:
-        try:
-            process = subprocess.Popen(
-                argv, cwd=job.root, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            return f"the report could not be made: {error.strerror}"
-        assert process.stdout is not None
-        with process.stdout as output:
-            trouble, said = _watch_report(process, output, signals)
-    if trouble is not None:
-        return trouble
-    lines = said.decode("utf-8", "replace").strip().splitlines() or ["no message"]
-    return None if process.returncode == 0 else f"the report could not be made: {lines[-1]}"
-
-
-def _watch_report(process: subprocess.Popen[bytes], output: IO[bytes], signals: SignalBox) -> tuple[str | None, bytes]:
-    """Wait for the end; returns why it was not waited for, and what the program said."""
-    os.set_blocking(output.fileno(), False)
-    deadline = time.monotonic() + REPORT_SECONDS
-    said, trouble = b"", None
-    while process.poll() is None and trouble is None:
-        select.select([signals.fileno(), output.fileno()], [], [], TICK)
-        said = (said + (output.read() or b""))[-(1 << 16) :]
-        if signals.take():
-            trouble = "the report was interrupted"
-        elif time.monotonic() > deadline:
-            trouble = f"the report was not ready within {REPORT_SECONDS:.0f} s"
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    return trouble, said + (output.read() or b"")

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.attempt import AlreadyClaimedError, AttemptRun, SilentView
+from launcher.attempt import AlreadyClaimedError, SilentView
 from launcher.backends import command_of
 from launcher.claim import EXIT_CLAIMED
 from launcher.errors import EXIT_FAILED, EXIT_USAGE, LauncherError
 from launcher.paths import JobPaths
 from launcher.plan import Plan
 from launcher.process.signals import SignalBox
+from launcher.reporting import report_unseen
+from launcher.slurm.inside import build_run
 
 
 def read_plan(job: JobPaths, attempt: int) -> Plan:
@@ -43,7 +45,7 @@ def supervise(job: JobPaths, attempt: int) -> int:
             print(f"{job.root} holds no job that can be started: {error}", file=sys.stderr)
             return EXIT_USAGE
         try:
-            return AttemptRun(job, attempt, plan, SilentView(), signals).run().exit_code
+            end = build_run(job, attempt, plan, SilentView(), signals).run()
         except AlreadyClaimedError as error:
             print(error, file=sys.stderr)
             return EXIT_CLAIMED
@@ -51,6 +53,8 @@ def supervise(job: JobPaths, attempt: int) -> int:
             why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
             print(f"{job.id}: attempt {attempt} was not started: {why}", file=sys.stderr)
             return EXIT_FAILED
+        report_unseen(plan, job)  # the job's slots stay taken meanwhile, so that whoever waits for its end finds the report
+        return end.exit_code
 
 
 def main(argv: Sequence[str]) -> int:

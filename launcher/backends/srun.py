@@ -14,6 +14,7 @@ from launcher.paths import AttemptPaths
 from launcher.plan import Plan
 from launcher.slurm import choice
 from launcher.slurm.allocation import Allocation
+from launcher.slurm.held import asker, why_over
 from launcher.slurm.script import sbatch_argv
 from launcher.slurm.way import STEP_OPTIONS, Way, shared
 
@@ -58,6 +59,9 @@ def resolve(plan: Plan, environment: Mapping[str, str]) -> tuple[Plan, Way]:
     allocation = Allocation.from_environment(environment)
     if allocation is None:
         raise BackendError("this job runs in an allocation of SLURM, but there is none here: SLURM_JOB_ID is not set")
+    over = why_over(allocation.job_id, asker(environment)) if plan.backend == "srun" else None
+    if over is not None:  # mpirun would start the ranks all the same, on nodes that are others' by now
+        raise BackendError(f"{over.reason.replace('runs', 'was to run')}: start it from a new one")
     around = {**environment, **plan.environment}
     mpirun = plan.launcher_path if os.access(plan.launcher_path, os.X_OK) else None
     way = choice.choose(allocation, around, plan.python, (plan.slurm or {}).get("mpi", "auto"), mpirun=mpirun)

@@ -103,8 +103,8 @@ def take_in(submission: Submission, host: str, now: float) -> Job:
 
 
 def ranks_here(plan: Plan, host: str) -> int:
-    """How many ranks of a plan take slots of this host."""
-    if plan.backend == "slurm":
+    """How many ranks of a plan take slots of this host; inside SLURM's allocations, none."""
+    if plan.backend in ("slurm", "srun"):
         return 0
     if not plan.hosts:
         return plan.ranks
