@@ -18,7 +18,7 @@ from launcher.errors import LauncherError, UnreachableError, UsageError
 from launcher.offline import OfflineRecord, read_record_offline
 from launcher.state import DaemonStatus, JobView, Submission
 
-__all__ = ["Client", "DaemonStatus", "JobView", "OfflineRecord", "Submission", "read_record_offline"]
+__all__ = ["Client", "DaemonStatus", "JobView", "NotRunningError", "OfflineRecord", "Submission", "read_record_offline"]
 
 ANSWER_SECONDS = 30.0
 """Time for an answer; a daemon that takes longer counts as not reachable."""
@@ -26,6 +26,10 @@ LONGEST_POLL = 30.0
 """Seconds of one request of `Client.wait`."""
 PATIENCE = 20.0
 """Seconds for which a request is made again where the daemon goes away in the middle of it."""
+
+
+class NotRunningError(UnreachableError):
+    """Nobody listens."""
 
 
 class Client:
@@ -50,7 +54,7 @@ class Client:
         client._may_start = start
         if not client._answers():
             if not start:
-                raise UnreachableError("no daemon runs on this host; `hvdgrab-launch daemon start` starts one")
+                raise NotRunningError("no daemon runs on this host; `hvdgrab-launch daemon start` starts one")
             client._start()
         return client
 
@@ -164,11 +168,22 @@ class Client:
             answer = connection.getresponse()
             return _result(answer.status, answer.read())
         except TimeoutError as error:
-            raise UnreachableError(f"the daemon has not answered for {seconds:.0f} s; its log: {self._dirs.log}") from error
+            raise UnreachableError(
+                f"the daemon has not answered for {seconds:.0f} s; its log: {self._dirs.log}{_way_out(self._dirs)}"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             raise _ConnectionLost(f"the daemon went away before it answered; its log: {self._dirs.log}") from error
         finally:
             connection.close()
+
+
+def _way_out(dirs: Dirs) -> str:
+    """What to do about a daemon that hangs; '' where its process is not known."""
+    try:
+        pid = int(json.loads(dirs.lock.read_text("ascii"))["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return f"; if it stays so, `kill -9 {pid}` ends it, jobs go on, and the next command starts another one"
 
 
 class _ConnectionLost(UnreachableError):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from launcher.daemon.dirs import Dirs
 from launcher.errors import UsageError
 from launcher.state import JobView
+
+if TYPE_CHECKING:
+    from launcher.store.lease import Holder
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,8 @@ class OfflineRecord:
     """Oldest first."""
     owner: str | None
     """The host whose daemon owns the record; None where none does."""
+    holder: Holder | None = None
+    """The daemon that owns it, or owned it last; None before the first."""
 
     def jobs(
         self, *, state: Sequence[str] = (), name: str | None = None, group: str | None = None, limit: int | None = None
@@ -54,6 +60,6 @@ def read_record_offline(dirs: Dirs | None = None) -> OfflineRecord:
         holder = store.holder
         host = holder.host if holder is not None else "unknown"
         owner = None if holder is None or holder.released else holder.host
-        return OfflineRecord(tuple(job.view(host) for job in store.find()), owner)
+        return OfflineRecord(tuple(job.view(host) for job in store.find()), owner, holder)
     finally:
         store.close(release=False)

@@ -9,8 +9,8 @@ from launcher.cli.guard import guarded
 from launcher.cli.options import Json
 
 daemon = typer.Typer(
-    short_help="start, stop, status, run, unit.",
-    help="Start, stop or look at the daemon that runs the jobs; it starts by itself with the first job.",
+    short_help="start, stop, restart, status, run, unit.",
+    help="Start, stop, restart or look at the daemon that runs the jobs; it starts by itself with the first job.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -33,6 +33,15 @@ def stop(as_json: Json = False) -> int:
     from launcher.cli import daemon as commands
 
     return commands.stop(as_json=as_json)
+
+
+@daemon.command(help="End the daemon and start another one, such as that of a new version. Running jobs go on.")
+@guarded
+def restart(as_json: Json = False) -> int:
+    """End it and start another one; returns the exit code."""
+    from launcher.cli import daemon as commands
+
+    return commands.restart(as_json=as_json)
 
 
 @daemon.command(help="Show the daemon: since when it runs, its jobs, slots and files. Exit code 3 where none answers.")

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.cli.absent import sentence
 from launcher.cli.guard import complain
 from launcher.cli.resolve import Known, resolve, resolve_all
-from launcher.client import Client, JobView, read_record_offline
+from launcher.client import Client, JobView, NotRunningError, read_record_offline
 from launcher.errors import UnreachableError
 from launcher.paths import JobPaths, jobs_root, list_jobs
 from launcher.record import read_record
@@ -104,13 +105,11 @@ def open_book(jobs_dir: str | None, client: Client | None = None) -> Book:
 def _read() -> list[JobView]:
     try:
         return Client.connect(start=False).jobs()
+    except NotRunningError:
+        record = read_record_offline()
+        if record.owner not in (None, socket.gethostname()) or any(not view.final for view in record.views):
+            complain(f"{sentence(record)}. Shown is what the record holds")
     except UnreachableError as error:
-        reason = str(error)
-    record = read_record_offline()
-    if record.owner not in (None, "unknown", socket.gethostname()):
-        complain(f"the record belongs to the daemon on {record.owner}; shown is what that one last noted")
-    elif not reason.startswith("no daemon runs"):
-        complain(f"{reason}; shown is what the record holds")
-    elif any(not view.final for view in record.views):
-        complain(f"{reason}; shown is what the record held when the last one ended")
+        record = read_record_offline()
+        complain(f"{error}. Shown is what the record holds")
     return list(record.views)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+import hvdgrab
 import launcher
+from launcher.cli.absent import read
 from launcher.cli.guard import complain
 from launcher.cli.table import facts
 from launcher.cli.texts import moment
-from launcher.client import Client, read_record_offline
+from launcher.client import Client, NotRunningError, OfflineRecord
 from launcher.daemon import control
 from launcher.daemon.dirs import Dirs
-from launcher.errors import EXIT_OK, EXIT_UNREACHABLE, LauncherError, UnreachableError
+from launcher.errors import EXIT_OK, EXIT_UNREACHABLE, UnreachableError
 from launcher.state import FINAL, DaemonStatus
 
 
@@ -33,16 +33,25 @@ def stop(*, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"stopped": ran}))
     else:
-        print("stopped; running jobs go on, and the next daemon finds them" if ran else "no daemon ran on this host")
+        print("stopped; running jobs go on, and the next daemon finds them" if ran else f"nothing to stop: {read()[0]}")
     return EXIT_OK
+
+
+def restart(*, as_json: bool) -> int:
+    """End the daemon and start another one, such as that of a new version; jobs go on.  Returns the exit code."""
+    control.stop(Dirs.of_user())
+    return start(as_json=as_json)
 
 
 def status(*, as_json: bool) -> int:
     """Show the daemon; returns the exit code, 3 where none answers."""
     try:
         found = Client.connect(start=False).status()
+    except NotRunningError:
+        _print_absent(*read(), as_json=as_json)
+        return EXIT_UNREACHABLE
     except UnreachableError as error:
-        _print_absent(str(error), as_json=as_json)
+        _print_absent(str(error), read()[1], as_json=as_json)
         return EXIT_UNREACHABLE
     _print(found, as_json=as_json)
     return EXIT_OK
@@ -57,11 +66,11 @@ def _print(found: DaemonStatus, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"running": True, **asdict(found)}))
         return
-    active = sum(count for state, count in found.jobs.items() if state not in FINAL)
     pairs = [
         ("running", f"since {moment(found.started)} on {found.host}, process {found.pid}, version {found.version}"),
         ("problem", found.problem),
-        ("jobs", f"{active} under way, {sum(found.jobs.values()) - active} ended" + _by_state(found)),
+        ("other version", _other_version(found)),
+        ("jobs", f"{_by_state(found, ended=False)}; {_by_state(found, ended=True)}"),
         ("slots", f"{found.cpus_used} of {found.cpus} cores in use"),
         ("GPUs", f"{found.gpus_used} of {found.gpus} in use" if found.gpus else None),
         ("at most", f"{found.max_running} jobs at a time" if found.max_running else None),
@@ -73,39 +82,36 @@ def _print(found: DaemonStatus, *, as_json: bool) -> None:
     print("\n".join(facts(pairs)))
 
 
-def _by_state(found: DaemonStatus) -> str:
-    texts = [f"{count} {state}" for state, count in found.jobs.items() if count]
-    return f" ({', '.join(texts)})" if texts else ""
+def _other_version(found: DaemonStatus) -> str | None:
+    own = hvdgrab.__version__
+    if found.version == own:
+        return None
+    return f"this command is of version {own}: `hvdgrab-launch daemon restart` brings the daemon to it; jobs go on"
 
 
-def _print_absent(message: str, *, as_json: bool) -> None:
+def _by_state(found: DaemonStatus, *, ended: bool) -> str:
+    counts = {state: count for state, count in found.jobs.items() if count and (state in FINAL) == ended}
+    texts = ", ".join(f"{count} {state}" for state, count in counts.items())
+    what = "ended" if ended else "not ended"
+    return f"{sum(counts.values())} {what}" + (f" ({texts})" if texts else "")
+
+
+def _print_absent(message: str, record: OfflineRecord, *, as_json: bool) -> None:
     dirs = Dirs.of_user()
-    owner = _owner()
     if as_json:
-        print(json.dumps(_absent(message, dirs, owner)))
+        known = {"state_dir": str(dirs.state), "socket": str(dirs.socket), "log": str(dirs.log)}
+        print(json.dumps({"running": False, "reason": message, "owner": record.owner, **known}))
         return
     complain(message)
-    elsewhere = f"the record belongs to the daemon on {owner}" if owner not in (None, socket.gethostname()) else None
-    pairs = [("running", "no"), ("owner", elsewhere), ("record", dirs.state), ("socket", dirs.socket), ("log", dirs.log)]
+    left = [view for view in record.views if not view.final]
+    pairs = [
+        ("running", "no"),
+        ("jobs", f"{len(left)} had not ended when it was last heard of" if left else None),
+        ("record", dirs.state),
+        ("socket", dirs.socket),
+        ("log", dirs.log),
+    ]
     print("\n".join(facts(pairs)))
-
-
-def _absent(message: str, dirs: Dirs, owner: str | None) -> dict[str, Any]:
-    return {
-        "running": False,
-        "reason": message,
-        "owner": owner,
-        "state_dir": str(dirs.state),
-        "socket": str(dirs.socket),
-        "log": str(dirs.log),
-    }
-
-
-def _owner() -> str | None:
-    try:
-        return read_record_offline().owner
-    except LauncherError:
-        return None
 
 
 UNIT = """\

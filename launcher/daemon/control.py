@@ -129,9 +129,9 @@ def stop(dirs: Dirs, seconds: float = STOP_SECONDS) -> bool:
     """End the daemon of this user on this host, and wait until it has gone; returns whether there was one.  Jobs go on running.
 
     Raises:
-        UnreachableError: where it does not end.
+        UnreachableError: where it does not answer, or does not end.
     """
-    from launcher.client import Client
+    from launcher.client import Client, NotRunningError
     from launcher.process.identity import alive, start_ticks
 
     try:
@@ -139,12 +139,15 @@ def stop(dirs: Dirs, seconds: float = STOP_SECONDS) -> bool:
         pid = client.status().pid
         started = start_ticks(pid)
         client.stop()
-    except UnreachableError:
+    except NotRunningError:
         return False
     end = time.monotonic() + seconds
     while alive(pid, started):
         if time.monotonic() > end:
-            raise UnreachableError(f"the daemon with process id {pid} was asked to end, but lives after {seconds:.0f} s")
+            raise UnreachableError(
+                f"the daemon with process id {pid} was asked to end, but lives after {seconds:.0f} s: `kill -9 {pid}` ends it, "
+                "and jobs go on"
+            )
         time.sleep(0.05)
     return True
 

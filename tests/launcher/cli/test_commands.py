@@ -46,7 +46,7 @@ def test_help_lists_every_command_on_a_line_of_its_own(capsys: pytest.CaptureFix
     assert commands() == {"run", "validate", "schema", "doctor", "daemon", *about_jobs}
 
 
-@pytest.mark.parametrize("name", ["start", "stop", "status", "run", "unit"])
+@pytest.mark.parametrize("name", ["start", "stop", "restart", "status", "run", "unit"])
 def test_the_daemons_own_commands_have_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["daemon", name, "--help"]) == 0
     assert "Usage: hvdgrab-launch daemon" in capsys.readouterr().out
@@ -105,7 +105,7 @@ def test_validate(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["cancel"], "Missing argument"),
         (["ls", "--state", "finished"], "there is no such state; the states are queued"),
         (["wait", "nothing", "--timeout", "soon"], "--timeout soon: "),
-        (["daemon", "restart"], "No such command 'restart'"),
+        (["daemon", "again"], "No such command 'again'"),
         (["one.yaml", "--detach", "--foreground"], "--detach does not go with --foreground"),
         (["one.yaml", "--foreground", "--priority", "3"], "--priority is for the daemon's queue"),
         (["one.yaml", "--set", "workdir=/no/such"], "workdir: /no/such is not a directory"),

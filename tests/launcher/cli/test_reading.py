@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import socket
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hvdgrab
 from launcher.cli import book, daemon, events, listing, logs
+from launcher.cli.absent import sentence
 from launcher.cli.book import Listed
 from launcher.cli.main import main
 from launcher.cli.table import painted, table
-from launcher.client import JobView
+from launcher.client import DaemonStatus, JobView
 from launcher.errors import UnreachableError, UsageError
 from launcher.offline import OfflineRecord
 from launcher.paths import JobPaths
 from launcher.record import EventLog, own_identity
+from launcher.store.lease import Holder
 from tests.launcher.cli.test_views import view
 
 LOG = b"one\n=== attempt 2, 2026-11-29 21:00:00, node-1 ===\ntwo\ntwo\n=== attempt 4, 2026-11-29 22:00:00, node-1 ===\nfour\n"
@@ -35,17 +40,46 @@ def no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def record_of(monkeypatch: pytest.MonkeyPatch, owner: str | None, *views: JobView) -> None:
-    monkeypatch.setattr(book, "read_record_offline", lambda: OfflineRecord(views, owner))
+def record_of(monkeypatch: pytest.MonkeyPatch, owner: str | None, *views: JobView, holder: Holder | None = None) -> None:
+    monkeypatch.setattr(book, "read_record_offline", lambda: OfflineRecord(views, owner, holder))
+
+
+@pytest.mark.parametrize(
+    ("holder", "words"),
+    [
+        (None, ["no daemon has run yet", "as does the next job"]),
+        (Holder(released=True), ["was stopped, and jobs that ran went on", "daemon start` starts one"]),
+        (Holder(pid=2**22 - 1), ["process 4194303, ended without a word", "starts the next one, which finds them"]),
+        (Holder(boot="another"), ["ended without a word (it was killed, or the host was started again)"]),
+        (Holder(host="login2", boot="x"), ["the daemon on login2: give commands there", "the lease of 60 s has run out"]),
+        (Holder(processes="pid:[1]"), ["in another container"]),
+        (Holder(), [f"process {os.getpid()}, runs, but cannot be reached", "set HVDGRAB_RUNTIME", f"`kill {os.getpid()}`"]),
+    ],
+)
+def test_why_no_daemon_answers_is_one_sentence_with_what_to_do(holder: Holder | None, words: list[str]) -> None:
+    text = sentence(OfflineRecord((), None, holder), Holder())
+    assert all(word in text for word in words), text
+    assert "\n" not in text
+
+
+def test_another_version_of_the_daemon_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    status = DaemonStatus("here", 1, "0.0.1", 0.0, "/s", "/r", "/l", "/p", {"queued": 2, "failed": 1}, None, 2, 0, 1, 0, None)
+    daemon._print(status, as_json=False)
+    out = capsys.readouterr().out
+    assert "`hvdgrab-launch daemon restart` brings the daemon to it; jobs go on" in out
+    assert "2 not ended (2 queued); 1 ended (1 failed)" in out
+    daemon._print(replace(status, version=hvdgrab.__version__), as_json=False)
+    assert "daemon restart" not in capsys.readouterr().out
 
 
 def test_the_host_that_owns_the_record_is_named(
     no_daemon: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record_of(monkeypatch, "login2", view("a"))
+    record_of(monkeypatch, "login2", view("a"), holder=Holder(host="login2"))
     assert main(["ls", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert err == "hvdgrab-launch: the record belongs to the daemon on login2; shown is what that one last noted\n"
+    assert err.startswith("hvdgrab-launch: the record belongs to the daemon on login2: give commands there; if that host is ")
+    assert err.endswith("once the lease of 60 s has run out. Shown is what the record holds\n")
     assert json.loads(out)[0]["name"] == "a"
 
 

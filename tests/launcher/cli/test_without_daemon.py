@@ -7,7 +7,12 @@ import os
 import shutil
 import signal
 import time
+from functools import partialmethod
+from pathlib import Path
 
+import pytest
+
+from launcher.client import Client
 from launcher.process.sweep import marked
 from tests.launcher.cli.home import Home, eventually, processes_of
 
@@ -20,11 +25,11 @@ def test_reading_works_while_the_daemon_is_down_and_says_so(own_home: Home) -> N
     left = own_home.detached("left", SLEEP)
     own_home.until(left["id"], lambda view: view.state == "running")
     assert own_home.call("daemon", "stop").stdout.startswith("stopped; running jobs go on")
-    assert own_home.call("daemon", "stop").stdout == "no daemon ran on this host\n"
+    assert own_home.call("daemon", "stop").stdout.startswith("nothing to stop: no daemon runs: the last one")
     status = own_home.call("daemon", "status")
     assert (status.returncode, "no daemon runs" in status.stderr) == (3, True)
     listed = own_home.call("ls")
-    assert (listed.returncode, "shown is what the record held" in listed.stderr) == (0, True)
+    assert (listed.returncode, "Shown is what the record holds" in listed.stderr) == (0, True)
     assert "left-" in listed.stdout
     assert own_home.call("show", "left").returncode == 0
     assert own_home.call("logs", "done").stdout == "hello\n"
@@ -36,6 +41,36 @@ def test_reading_works_while_the_daemon_is_down_and_says_so(own_home: Home) -> N
     assert own_home.run("cancel", "left").returncode == 0
     assert marked(left["id"]) == []
     assert own_home.data("daemon", "status")["running"] is True, "cancel has started one"
+
+
+def test_a_killed_a_hanging_and_a_restarted_daemon_are_told_apart(own_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no daemon has run yet" in own_home.call("daemon", "status").stderr
+    assert own_home.run("daemon", "start").returncode == 0
+    job = own_home.detached("stays", SLEEP)
+    own_home.until(job["id"], lambda view: view.state == "running")
+    first = own_home.pid()
+    done = own_home.run("daemon", "restart", "--json")
+    assert (done.returncode, json.loads(done.stdout)["running"]) == (0, True)
+    second = own_home.pid()
+    assert second != first
+    assert own_home.client.job(job["id"]).state == "running", "restarting the daemon touches no job"
+    os.kill(second, signal.SIGSTOP)
+    try:
+        monkeypatch.setattr("launcher.client.ANSWER_SECONDS", 0.5)
+        monkeypatch.setattr("launcher.client.Client._ask", partialmethod(Client._ask, seconds=0.5))
+        for command in ("status", "stop"):
+            hanging = own_home.call("daemon", command)
+            assert hanging.returncode == 3
+            assert f"has not answered for 0 s; its log: {own_home.dirs.log}; if it stays so, `kill -9 {second}`" in hanging.stderr
+    finally:
+        os.kill(second, signal.SIGKILL)
+    eventually(lambda: not Path(f"/proc/{second}/cmdline").read_bytes() if Path(f"/proc/{second}").exists() else True)
+    killed = own_home.call("daemon", "status")
+    assert (killed.returncode, f"process {second}, ended without a word" in killed.stderr) == (3, True)
+    assert "1 had not ended" in killed.stdout
+    assert own_home.data("daemon", "status", code=3)["reason"] in killed.stderr
+    assert f"process {second}, ended without a word" in own_home.call("ls").stderr
+    assert own_home.run("cancel", "stays").returncode == 0
 
 
 def test_a_daemon_that_cannot_start_is_exit_code_3_and_leaves_nothing(own_home: Home) -> None:
