@@ -39,6 +39,15 @@ def measured(view: JobView) -> bool:
     return JobPaths(Path(view.dir)).metrics.exists()
 
 
+def is_made(view: JobView) -> bool:
+    """Whether a job's own report is there, and not older than what was measured."""
+    paths = JobPaths(Path(view.dir))
+    try:
+        return paths.report.stat().st_mtime_ns >= paths.metrics.stat().st_mtime_ns
+    except OSError:
+        return False
+
+
 def make(directories: Sequence[str]) -> str:
     """Run ``python -m hvdgrab.report`` over job directories; returns the path of what it wrote, in the first of them.
 

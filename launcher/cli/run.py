@@ -70,7 +70,8 @@ def foreground(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_
 
 def _run(prepared: Prepared, *, as_json: bool) -> Finished:
     from launcher.cli.views import build_view
-    from launcher.foreground import ForegroundRun, make_report
+    from launcher.foreground import ForegroundRun
+    from launcher.reporting import make_report
 
     stream = sys.stderr if as_json else sys.stdout
     view = build_view(stream, prepared.job)

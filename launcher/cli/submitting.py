@@ -100,7 +100,7 @@ def _make_report(views: Sequence[JobView]) -> None:
     """The report of what was measured; that it cannot be made changes nothing about the jobs."""
     from launcher.cli import report
 
-    measured = [view for view in views if report.measured(view)]
+    measured = [view for view in views if report.measured(view) and (len(views) > 1 or not report.is_made(view))]
     try:
         if measured:
             report.make([view.dir for view in measured])

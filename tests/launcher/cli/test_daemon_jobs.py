@@ -180,6 +180,9 @@ def test_a_report_of_what_was_measured(home: Home) -> None:
     home.detached("idle", QUICK)
     found = home.detached("measured", METRICS)
     assert home.call("wait", "idle", "measured").returncode == 0
+    made = Path(found["dir"]) / "report.html"
+    assert home.data("show", "measured")["report"] == str(made), "it is there at the end, although nobody has asked for it"
+    made.unlink()
     report = home.data("report", "measured", "idle")
     assert report["report"] == found["dir"] + "/report.html"
     assert [job["id"] for job in report["jobs"]] == [found["id"]], "the other one has measured nothing"
