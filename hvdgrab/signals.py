@@ -5,6 +5,7 @@ A scheduler's signal reaches the ranks at different steps, or only some of them.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import os
@@ -41,8 +42,10 @@ class StopSignal:
         self._agreed = False
         if threading.current_thread() is not threading.main_thread():
             raise UsageError("StopSignal must be made in the main thread: Python hears signals only there")
-        for number in [_number(name) for name in signals]:
+        numbers = [_number(name) for name in signals]
+        for number in numbers:
             signal.signal(number, self._note)
+        atexit.register(_ignore, numbers)
 
     def agreed(self) -> bool:
         """Whether any rank was asked to stop; collective: call it once after every step, on all ranks.
@@ -79,6 +82,12 @@ def _number(name: str) -> signal.Signals:
     if number in (signal.SIGKILL, signal.SIGSTOP):
         raise UsageError(f"no process can catch {number.name}: write USR1, USR2 or TERM")
     return number
+
+
+def _ignore(numbers: Sequence[int]) -> None:
+    """A training that is done has nothing to save: Python's own end would let a signal end the process with its code."""
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _horovod() -> Any | None:

@@ -64,6 +64,13 @@ def test_a_forked_helper_still_ends_by_term_and_hears_nothing_else():
     assert not stop.requested
 
 
+def test_a_signal_while_a_process_ends_does_not_change_its_code():
+    late = "import hvdgrab, os, signal, sys; hvdgrab.StopSignal()\n"
+    late += "class Late:\n  def __del__(self, kill=os.kill, me=os.getpid(), number=int(signal.SIGUSR1)): kill(me, number)\n"
+    late += "sys.late = Late(); sys.exit(4)"
+    assert subprocess.run([sys.executable, "-c", late], timeout=60, check=False).returncode == 4
+
+
 def test_making_it_costs_no_import_of_torch():
     code = "import sys, hvdgrab; hvdgrab.StopSignal(); sys.exit('torch' in sys.modules or 'horovod' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
