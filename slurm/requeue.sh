@@ -7,7 +7,8 @@
 #
 # On USR1 the training must save itself below $HVDGRAB_JOB_DIR and end with exit code 0, all ranks after the same step (see
 # hvdgrab.StopSignal; a rank that ends with another code ends the others, who may still be writing). When it starts it must go
-# on from what it has saved, or end where nothing is left to do. tests/slurm/saving_program.py is such a training.
+# on from what it has saved; hvdgrab.mark_finished() says that nothing is left to do. tests/slurm/saving_program.py is such a
+# training.
 #
 # Options on sbatch's command line win over those below.
 #
@@ -63,6 +64,8 @@ starts=$((${SLURM_RESTART_COUNT:-0} + 1))
 echo "start $starts of at most $most_starts, USR1 after $train_seconds s"
 stamp=$HVDGRAB_JOB_DIR/.started
 touch "$stamp"
+export HVDGRAB_FINISHED="$HVDGRAB_JOB_DIR/finished.json" # where hvdgrab.mark_finished() leaves its mark
+rm -f "$HVDGRAB_FINISHED"
 
 # USR1 reaches all ranks through srun (or mpirun), and their children too: DataLoader workers must ignore it (worker_init_fn).
 code=0
@@ -73,6 +76,10 @@ timeout --foreground --preserve-status --signal=USR1 --kill-after="$save_seconds
 # Only where its time was over, and only here, is it decided to go on: what ended before is done, or has failed.
 if ((SECONDS - began < train_seconds)); then
     exit "$code"
+fi
+if [[ -e $HVDGRAB_FINISHED ]]; then
+    echo "start $starts is over, and the training is done"
+    exit 0
 fi
 case $code in
     0) echo "start $starts is over, the training has ended itself" ;;

@@ -72,7 +72,7 @@ def choose(
                 return Way("srun", kind, usable, f"srun --mpi={kind} gives {count} processes one world")
             tried.append((kind, _why(answer, count)))
     if usable is None or (wanted not in ("auto", "mpirun") and tried):
-        raise no_way(allocation, tried)
+        raise no_way(allocation, tried, wanted)
     failed = ", ".join(kind for kind, _ in tried)
     reason = "as asked for" if wanted == "mpirun" else f"srun does not do: {failed or 'no known PMI'}"
     return Way("mpirun", "", usable, f"{usable.label}; {reason}")

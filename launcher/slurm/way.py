@@ -101,10 +101,14 @@ def find_mpirun(environment: Mapping[str, str], given: str | None = None) -> Mpi
     return probe_mpirun(path) if path else None
 
 
-def no_way(allocation: Allocation, tried: Sequence[tuple[str, str]]) -> BackendError:
+def no_way(allocation: Allocation, tried: Sequence[tuple[str, str]], wanted: str = "auto") -> BackendError:
     """Nothing works: what was tried, and what to do."""
     said = "; ".join(f"--mpi={kind}: {why}" for kind, why in tried) or "srun offers neither pmix nor pmi2"
+    cannot = f"job {allocation.job_id}: ranks cannot be started here by srun ({said})"
+    if wanted not in ("auto", "mpirun"):
+        return BackendError(f"{cannot}: ask for another type of `srun --mpi=list`, or for auto, which tries them and mpirun")
+    start = f"job {allocation.job_id}:" if wanted == "mpirun" else f"{cannot}, and"
     return BackendError(
-        f"job {allocation.job_id}: ranks cannot be started here by srun ({said}), and there is no mpirun on PATH or beside "
-        "python: load the cluster's MPI in slurm.prologue, as in `module load openmpi`"
+        f"{start} there is no mpirun on PATH or beside python: load the cluster's MPI, as in `module load openmpi`; in a job's "
+        "YAML that is slurm.prologue"
     )

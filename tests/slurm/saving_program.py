@@ -19,7 +19,7 @@ import horovod.torch as hvd  # noqa: E402
 import torch  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
-from hvdgrab import GraBOptimizer, GraBSampler  # noqa: E402
+from hvdgrab import GraBOptimizer, GraBSampler, mark_finished  # noqa: E402
 from hvdgrab.examples.digits import LeNet, load, loss_of  # noqa: E402
 
 EPOCHS, PAUSE = int(sys.argv[1]), float(sys.argv[2])
@@ -70,6 +70,7 @@ def main() -> None:
     weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     if hvd.rank() == 0:
         (Path(os.environ["HVDGRAB_JOB_DIR"]) / "weights").write_text(str(weights.double().pow(2).sum().item()))
+        mark_finished()
 
 
 main()
