@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 RESERVE = ".reserve"
 RESERVED = 4096
@@ -40,6 +40,20 @@ def replace_text(path: Path, text: str, *, durable: bool = False) -> None:
         temporary.unlink(missing_ok=True)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _write_over(path, text):
             raise
+
+
+def open_own(path: Path, flags: int) -> TextIO:
+    """Open a small file of a job for writing, and make it: others may read it where the umask lets them, and never write.
+
+    Args:
+        path: the file; a link is not followed.
+        flags: O_TRUNC, or O_APPEND.
+
+    Raises:
+        OSError: where the system refuses, or it is a link.
+    """
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o644)
+    return os.fdopen(number, "w", encoding="ascii")
 
 
 def reserve(folder: Path) -> None:
@@ -132,7 +146,7 @@ def _beside(path: Path) -> Path:
 
 
 def _write(path: Path, text: str, durable: bool) -> None:
-    with path.open("w", encoding="ascii") as file:
+    with open_own(path, os.O_TRUNC) as file:
         file.write(text)
         if durable:
             file.flush()

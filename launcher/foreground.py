@@ -85,8 +85,9 @@ class ForegroundRun:
             if isinstance(verdict, policy.Final):
                 return verdict
             events.add("restarting", reason=verdict.reason, at=round(verdict.at, 3), excluded=list(verdict.excluded_hosts))
-            self._view.warn(f"{verdict.reason} in {max(0.0, verdict.at - time.time()):.0f} s")
-            if _interrupted_before(verdict.at, signals):
+            pause = max(0.0, verdict.at - time.time())
+            self._view.warn(f"{verdict.reason} in {pause:.0f} s")
+            if interrupted_within(pause, signals):
                 return policy.Final(CANCELLED, EXIT_INTERRUPTED, "interrupted between two attempts")
             refused = self._plan_next(verdict.excluded_hosts)
             if refused is not None:
@@ -109,9 +110,10 @@ class ForegroundRun:
         return Outcome(final.state, final.exit_code, final.reason, first, last.cause, last.bad_hosts)
 
 
-def _interrupted_before(moment: float, signals: SignalBox) -> bool:
-    """Wait until a time; True at once where a signal arrives."""
-    while (left := moment - time.time()) > 0:
+def interrupted_within(seconds: float, signals: SignalBox) -> bool:
+    """Wait for some seconds, whatever is done to the clock meanwhile; True at once where a signal arrives."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
         select.select([signals], [], [], min(left, 60.0))
         if signals.take():
             return True

@@ -17,6 +17,8 @@ NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 NAME_RULE = "a name consists of 1 to 64 letters, digits, dots, dashes and underscores, and starts with a letter or digit"
 ID_PATTERN = NAME_PATTERN + r"-\d{8}-\d{6}-[0-9a-f]{4}"
 JOBS_VARIABLE = "HVDGRAB_JOBS"
+OTHERS_READ = 0o755
+"""Mode of directories in which a file decides what runs: whatever the user's umask, nobody else puts one there."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class JobPaths:
         try:
             self.root.parent.mkdir(parents=True, exist_ok=True)
             for directory in self.directories():
-                directory.mkdir()
+                directory.mkdir(0o777 if directory == self.checkpoints else OTHERS_READ)
         except OSError as error:
             raise UsageError(f"the job directory {self.root} cannot be made: {error.strerror}") from error
 
@@ -191,7 +193,8 @@ class AttemptPaths:
         Raises:
             OSError: where they cannot be made.
         """
-        self.ranks.mkdir(parents=True, exist_ok=True)
+        for directory in (self.job.attempts, self.root, self.ranks):
+            directory.mkdir(OTHERS_READ, exist_ok=True)
 
 
 def new_id(name: str, now: float | None = None, salt: str | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.abandoned import Fate, fate
+from launcher.files import open_own
 from launcher.paths import JobPaths
 from launcher.process.identity import alive, own_identity, process_table
 
@@ -31,7 +33,7 @@ class EventLog:
         """Append one event."""
         line = json.dumps({"time": round(time.time(), 3), "event": event, **details}) + "\n"
         try:
-            with self._path.open("a", encoding="ascii") as file:
+            with open_own(self._path, os.O_APPEND) as file:
                 file.write(line)
         except OSError as error:
             self.error = self.error or error

@@ -91,7 +91,7 @@ class LogFile:
     def __init__(self, path: Path, attempt: int = 1) -> None:
         self.lost = 0
         """Bytes that could not be written."""
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         if attempt > 1:
             moment = time.strftime("%Y-%m-%d %H:%M:%S")
             self.write(f"=== attempt {attempt}, {moment}, {os.uname().nodename} ===\n".encode())

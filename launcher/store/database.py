@@ -75,8 +75,12 @@ def open_read_only(path: Path) -> sqlite3.Connection:
         RecordError: where it cannot be read.
         FileNotFoundError: where there is none.
     """
-    if not path.exists():
-        raise FileNotFoundError(str(path))
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(str(path)) from None
+    except OSError as error:
+        raise RecordError(f"the record {path} cannot be read: {error.strerror}") from error
     with explained(path):
         connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
         try:

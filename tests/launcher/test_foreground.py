@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from launcher.foreground import interrupted_within
 from launcher.paths import list_jobs
+from launcher.process.signals import SignalBox
 from launcher.record import read_record
 from tests.launcher.attempts import QUICK, until
 from tests.launcher.helpers import CHECKOUT, clean_environment, command_line, events, launch
@@ -84,6 +88,17 @@ def test_attempts_follow_as_the_restart_settings_say(tmp_path: Path) -> None:
     assert ran.log().decode().splitlines()[-1] == "done at 5 in attempt 3"
     assert ran.job.attempt_numbers() == [1, 2, 3]
     assert [event["exit_code"] for event in events(ran.job) if event["event"] == "attempt-end"] == [3, 3, 0]
+
+
+def test_a_clock_that_is_set_back_an_hour_delays_no_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr("launcher.foreground.time.time", lambda: now - 3600)
+    begun = time.monotonic()
+    with SignalBox() as signals:
+        assert interrupted_within(0.2, signals) is False
+        assert time.monotonic() - begun >= 0.2
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupted_within(60, signals) is True
 
 
 def test_an_interrupt_between_two_attempts_ends_the_job(tmp_path: Path) -> None:

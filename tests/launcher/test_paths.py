@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from launcher.errors import UsageError
+from launcher.files import replace_text
 from launcher.paths import ID_PATTERN, JobPaths, find_job, jobs_root, list_jobs, new_id
+from launcher.process.output import LogFile
+from launcher.record import EventLog
 
 
 def make(root: Path, *names: str) -> None:
@@ -29,6 +33,43 @@ def test_every_file_lies_in_the_job_directory(tmp_path: Path) -> None:
     assert all(attempt.root in file.parents for file in own)
     assert attempt.root == job.root / "attempts" / "0012"
     assert (job.rank_log(3).name, attempt.rank_mark(12).name) == ("rank-0003.log", "rank-0012.json")
+
+
+def test_whatever_the_umask_nobody_else_puts_files_into_a_job_directory_or_writes_its_small_files(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        job = JobPaths(tmp_path / "x")
+        job.create()
+        job.attempt(1).create()
+        replace_text(job.plan, "{}")
+        EventLog(job).add("queued")
+        LogFile(job.rank_log(0)).close()
+    finally:
+        os.umask(before)
+    guarded = [job.root, job.logs, job.attempts, job.attempt(1).root, job.attempt(1).ranks, job.plan, job.events, job.rank_log(0)]
+    assert {path.name: path.stat().st_mode & 0o022 for path in guarded} == {path.name: 0 for path in guarded}
+    assert job.checkpoints.stat().st_mode & 0o777 == 0o777, "the training's own files are the user's business"
+
+
+@pytest.mark.parametrize("name", ["plan", "events", "rank_log"])
+def test_links_in_the_place_of_a_jobs_files_are_not_followed(tmp_path: Path, name: str) -> None:
+    job = JobPaths(tmp_path / "x")
+    job.create()
+    target = tmp_path / "precious"
+    target.write_text("mine")
+    path = job.rank_log(0) if name == "rank_log" else getattr(job, name)
+    path.symlink_to(target)
+    if name == "plan":
+        replace_text(path, "{}")
+        assert not path.is_symlink()
+    elif name == "events":
+        events = EventLog(job)
+        events.add("queued")
+        assert events.error is not None
+    else:
+        with pytest.raises(OSError, match="symbolic links"):
+            LogFile(path)
+    assert target.read_text() == "mine"
 
 
 def test_attempts_are_counted_by_their_directories(tmp_path: Path) -> None:
