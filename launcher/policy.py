@@ -107,7 +107,8 @@ def _against_another(settings: Mapping[str, Any], ends: Sequence[AttemptEnd]) ->
     budget = settings[cause]
     spent = sum(budget_of(end) == cause for end in ends)
     if budget != UNLIMITED and spent > budget:
-        return why if budget == 0 else f"{why}; it {_WORDS[cause]} {spent} times, and restart.{cause} allows {budget} restarts"
+        allowed = f"restart.{cause} allows {budget} restart{'' if budget == 1 else 's'}"
+        return why if budget == 0 else f"{why}; it {_WORDS[cause]} {spent} times, and {allowed}"
     standing = _without_progress(ends)
     most = settings["no_progress"]
     if most and standing >= most:

@@ -64,8 +64,8 @@ def run_here() -> int:
 
 @daemon.command(help="Print a systemd user unit for the daemon.")
 @guarded
-def unit() -> int:
+def unit(as_json: Json = False) -> int:
     """Print it; returns the exit code."""
     from launcher.cli import daemon as commands
 
-    return commands.unit()
+    return commands.unit(as_json=as_json)

@@ -133,9 +133,9 @@ WantedBy=default.target
 """
 
 
-def unit() -> int:
+def unit(*, as_json: bool) -> int:
     """Print a systemd user unit; returns the exit code."""
-    print(unit_text(), end="")
+    print(json.dumps({"unit": unit_text()}) if as_json else unit_text(), end="\n" if as_json else "")
     return EXIT_OK
 
 

@@ -20,8 +20,8 @@ from launcher.progress import MetricsFollower, duration
 from launcher.record import read_events
 
 FAILED = ("failed", "unknown", "restarting")
-MOST_WARNINGS = 5
 """States in which the failing rank's last lines are of interest."""
+MOST_WARNINGS = 5
 
 
 def show(wanted: str, jobs_dir: str | None, *, as_json: bool) -> int:
@@ -72,19 +72,27 @@ def job_lines(view: JobView) -> list[str]:
         ("reason", printable(view.reason) if view.reason else None),
         ("next attempt", waiting_text(view)),
         ("group", view.group),
-        ("waits for", ", ".join(view.depends_on) if view.depends_on and view.state == "queued" else None),
+        ("depends on", ", ".join(view.depends_on)),
         ("submitted", moment(view.submitted)),
         ("time", duration(view.seconds) if view.seconds is not None else None),
         ("ranks", f"{view.ranks} by {view.backend}" if view.ranks else None),
         ("progress", newest.latest.text(None) if newest.latest else None),
         ("looked after", f"by the daemon on {view.owner}" if view.owner and not view.final else None),
         ("directory", view.dir if paths.root.exists() else f"{view.dir} (it is gone)"),
-        ("report", paths.report if paths.report.exists() else None),
+        ("report", report_text(view)),
     ]
     lines = [*facts(pairs), *_attempt_lines(paths), *warnings_of(paths)]
     if view.state in FAILED:
         lines += render.failure_lines(paths, first_failing(last_marks(view)))
     return lines
+
+
+def report_text(view: JobView) -> str | None:
+    """Where the report is, or what makes it, once there is anything to report."""
+    paths = JobPaths(Path(view.dir))
+    if paths.report.exists():
+        return str(paths.report)
+    return f"`hvdgrab-launch report {view.id}` makes it" if view.final and paths.metrics.exists() else None
 
 
 def warnings_of(paths: JobPaths) -> list[str]:

@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -202,6 +204,20 @@ def test_the_unit_names_this_installation_and_survives_odd_paths(no_daemon: Path
     assert shlex.split(start.removeprefix("ExecStart=")) == [sys.executable, "-m", "launcher", "daemon", "run"]
     assert 'Environment="HVDGRAB_STATE=/a b/100%%/$$x"' in lines
     assert "KillMode=process" in lines
+
+
+@pytest.mark.parametrize("folder", ["state", "a b/100%/$x"])
+def test_systemd_takes_the_unit(no_daemon: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not installed here")
+    monkeypatch.setenv("HVDGRAB_STATE", str(no_daemon / folder))
+    file = no_daemon / "hvdgrab-launch.service"
+    file.write_text(daemon.unit_text())
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(no_daemon)}
+    done = subprocess.run([program, "verify", "--user", str(file)], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, str(file) in done.stderr) == (0, False), done.stderr
+    assert main(["daemon", "unit", "--json"]) == 0
 
 
 def test_the_schema_is_one_json_document(capsys: pytest.CaptureFixture[str]) -> None:

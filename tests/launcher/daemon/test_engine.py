@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import dataclasses
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from launcher.daemon import engine
+from launcher.daemon.intake import read_plan
 from launcher.daemon.queue import Capacity
 from launcher.errors import UsageError
+from launcher.facts import Mpirun
 from launcher.stop import Stop
-from tests.launcher.daemon.kit import World
+from launcher.store.database import RecordError
+from tests.launcher.daemon.kit import FACTS, World
 
 
 def test_a_job_goes_from_queued_to_succeeded(world: World) -> None:
@@ -190,3 +195,52 @@ def test_gpus_are_given_out_and_come_back(tmp_path: Path) -> None:
     world.tick(times=2)
     assert world.view(jobs[1]).state == "starting"
     world.store.close()
+
+
+HOSTS = {"ranks": 4, "hosts": ["n1:2", "n2:2"], "allow_root": True}
+REMOTE = dataclasses.replace(FACTS, mpirun=Mpirun("/opt/mpi/bin/mpirun", "openmpi", (4, 1, 8), "a banner"))
+
+
+@pytest.mark.parametrize(
+    ("restart", "ranks", "without"), [({"min_ranks": 2}, 2, ("n2",)), ({}, 4, ())], ids=["fewer ranks", "all hosts again"]
+)
+def test_a_lost_node_is_left_out_where_enough_ranks_remain(
+    world: World, restart: dict[str, object], ranks: int, without: tuple[str, ...]
+) -> None:
+    settings = {"lost_node": 1, "backoff": "1s", "jitter": 0, **restart}
+    job = world.submit(host=REMOTE, resources=HOSTS, backend={"kind": "mpirun"}, restart=settings)
+    world.tick()
+    world.end(job, 1, cause="lost_node", bad_hosts=("n2",), reason="no sign of life from n2")
+    world.tick()
+    assert world.view(job).state == "restarting"
+    assert "lost a node (no sign of life from n2)" in str(world.view(job).reason)
+    world.clock.now += 2
+    world.tick()
+    plan = read_plan(world.paths(job).attempt(2).plan)
+    assert (plan.ranks, plan.excluded_hosts) == (ranks, without)
+    assert {slots.name for slots in plan.hosts} == {"n1", "n2"} - set(without)
+
+
+def test_a_hang_is_restarted_by_its_own_budget(world: World) -> None:
+    job = world.submit(restart={"hang": 1, "hang_after": "10m", "backoff": "1s", "jitter": 0})
+    for attempt in (1, 2):
+        world.tick(2)
+        assert world.view(job).attempt == attempt
+        world.end(job, 1, cause="hang", reason="no progress of the training for 10 min")
+        world.tick(2)
+    world.tick()
+    view = world.view(job)
+    assert (view.state, view.attempts) == ("failed", 2)
+    assert "it hung 2 times, and restart.hang allows 1 restart" in str(view.reason)
+
+
+def test_a_locked_record_refuses_a_submission_and_names_the_cause(world: World) -> None:
+    world.store._connection.execute("PRAGMA busy_timeout=50")
+    other = sqlite3.connect(world.dirs.record, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(RecordError, match=r"record\.sqlite is locked by another program"):
+        world.submit("locked")
+    other.execute("ROLLBACK")
+    other.close()
+    assert world.store.counts() == {}
+    assert world.view(world.submit("free")).state == "queued"
