@@ -30,6 +30,7 @@ _KEPT = (
     "VIRTUAL_ENV",
     "LD_LIBRARY_PATH",
     "CUDA_VISIBLE_DEVICES",
+    "SLURM_CONF",
 )
 _KEPT_PREFIXES = ("HVDGRAB_", "XDG_", "PYTHON", "LC_")
 _READY = b"ready "

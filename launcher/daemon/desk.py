@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import hvdgrab
 from launcher.daemon.context import Context, log
 from launcher.daemon.crash import step
 from launcher.daemon.intake import check_directory, take_in
-from launcher.errors import EXIT_INTERRUPTED, UnreachableError, UsageError
+from launcher.errors import EXIT_INTERRUPTED, LauncherError, UnreachableError, UsageError
 from launcher.paths import JobPaths
 from launcher.record import read_events
 from launcher.state import CANCELLED, FAILED, FINAL, QUEUED, UNDER_WAY, WAITING, DaemonStatus, JobView, Submission
@@ -57,10 +58,10 @@ class Desk:
         if job.starter not in self._context.starters:
             raise UsageError(f"the backend {job.backend} cannot be used by this daemon")
         self._check_dependencies(job)
-        self._keep(job.id, submission.environment)
-        step("submit-environment-kept")
-        with self._store.transaction() as record:
-            added = record.add(job)
+        with self._kept(job.id, submission.environment):
+            step("submit-environment-kept")
+            with self._store.transaction() as record:
+                added = record.add(job)
         step("submit-recorded")
         if added.dir != job.dir:
             return self._same(added, submission), False
@@ -79,6 +80,18 @@ class Desk:
         missing = [other for other in job.depends_on if other not in known]
         if missing:
             raise UsageError(f"depends_on: there is no job {missing[0]!r} in the record")
+
+    @contextlib.contextmanager
+    def _kept(self, job_id: str, environment: Mapping[str, str]) -> Iterator[None]:
+        """Keep an environment; not longer than the block, where what it is kept for cannot be written down."""
+        self._keep(job_id, environment)
+        try:
+            yield
+        except LauncherError:
+            job = self._store.get(job_id)
+            if job is None or job.closed:
+                self._context.environments.forget(job_id)
+            raise
 
     def _keep(self, job_id: str, environment: Mapping[str, str]) -> None:
         try:
@@ -131,8 +144,7 @@ class Desk:
                 JobPaths(Path(job.dir)).cancel.unlink(missing_ok=True)
             except OSError as error:
                 raise UsageError(f"{job.dir} cannot be written: {error.strerror}") from error
-            self._keep(job_id, environment)
-            with self._store.transaction() as record:
+            with self._kept(job_id, environment), self._store.transaction() as record:
                 changed = record.reopen(
                     job_id, only_in=(FAILED, CANCELLED), state=QUEUED, exit_code=None, reason=None, finished=None, cancel=False,
                     closed=False, first_attempt=job.attempt + 1, handle=None, next_try=None, delay=None, excluded=(),

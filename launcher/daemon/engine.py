@@ -66,7 +66,7 @@ class Engine:
         for job in self._store.find((STARTING, UNKNOWN)):
             if job.handle is None:
                 busy = True
-                if self._starting.may_start(job.starter, now):
+                if self._starting.may_start(job, now):
                     self._guarded(job, START, self._starting.confirm, job, now)
         self._look(now)
         under_way = self._store.find(UNDER_WAY)
@@ -180,7 +180,7 @@ class Engine:
             return
         waiting = self._store.find(WAITING)
         self._forget_others({(job.id, job.attempt) for job in waiting})
-        due = [job for job in waiting if self._is_due(job, now) and self._starting.may_start(job.starter, now)]
+        due = [job for job in waiting if self._is_due(job, now) and self._starting.may_start(job, now)]
         needed = sorted({other for job in due for other in job.depends_on})
         choice = choose(due, self._store.find(UNDER_WAY), self._store.states(needed), self._context.capacity)
         self._context.reasons.clear()
@@ -191,7 +191,7 @@ class Engine:
         for job, gpus in choice.starts:
             if self._context.stopping.is_set():
                 return
-            if self._starting.may_start(job.starter, now):
+            if self._starting.may_start(job, now):
                 self._guarded(job, START, self._starting.begin, job, gpus, now)
             self._renew(self._context.clock.steady())
 

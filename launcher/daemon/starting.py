@@ -40,11 +40,13 @@ class Starting:
         self._context = context
         self._store = context.store
         self._ending = ending
-        self._not_before: dict[str, float] = {}
+        self._not_before: dict[tuple[str, str], float] = {}
+        self._where: dict[str, str] = {}
+        """What a job's last start could not reach, by job."""
 
-    def may_start(self, starter: str, now: float) -> bool:
-        """Whether a starter can be asked, or is left alone for a while."""
-        return self._not_before.get(starter, 0.0) <= now
+    def may_start(self, job: Job, now: float) -> bool:
+        """Whether a job's starter can be asked, or is left alone for a while: what one job cannot reach, others perhaps can."""
+        return self._not_before.get((job.starter, self._where.get(job.id, "")), 0.0) <= now
 
     def begin(self, job: Job, gpu_ids: tuple[str, ...], now: float) -> None:
         """Begin the next attempt of a waiting job."""
@@ -72,7 +74,7 @@ class Starting:
         try:
             handle = starter.find(JobPaths(Path(job.dir)), job.attempt)
         except Unreachable as error:
-            self._postpone(job, str(error), now, state=UNKNOWN)
+            self._postpone(job, str(error), now, state=UNKNOWN, where=error.where)
             return
         if handle is not None:
             self._confirmed(job, handle)
@@ -89,7 +91,7 @@ class Starting:
             step("start-planned")
             handle = self._context.starters[job.starter].start(paths, job.attempt, plan, environment)
         except Unreachable as error:
-            self._postpone(job, str(error), now)
+            self._postpone(job, str(error), now, where=error.where)
         except OSError as error:
             if error.errno in _PASSING:
                 self._postpone(job, f"attempt {job.attempt} cannot be started now: {error.filename}: {error.strerror}", now)
@@ -104,6 +106,7 @@ class Starting:
             self._confirmed(job, handle)
 
     def _confirmed(self, job: Job, handle: Handle) -> None:
+        self._where.pop(job.id, None)
         with self._store.transaction() as record:
             record.change(job.id, state=STARTING, handle=handle, reason=None)
         step("start-confirmed")
@@ -143,8 +146,9 @@ class Starting:
             kept = dict(os.environ)
         return kept | ({"CUDA_VISIBLE_DEVICES": ",".join(job.gpu_ids)} if job.gpu_ids else {})
 
-    def _postpone(self, job: Job, reason: str, now: float, state: str = STARTING) -> None:
-        self._not_before[job.starter] = now + AGAIN_SECONDS
+    def _postpone(self, job: Job, reason: str, now: float, state: str = STARTING, where: str = "") -> None:
+        self._not_before[job.starter, where] = now + AGAIN_SECONDS
+        self._where[job.id] = where
         if (job.reason, job.state) == (reason, state):
             return
         with self._store.transaction() as record:

@@ -243,4 +243,5 @@ def test_a_locked_record_refuses_a_submission_and_names_the_cause(world: World) 
     other.execute("ROLLBACK")
     other.close()
     assert world.store.counts() == {}
+    assert world.context.environments.kept() == [], "secrets are kept for jobs of the record alone"
     assert world.view(world.submit("free")).state == "queued"
