@@ -140,6 +140,9 @@ def _retry_all(client: Client, jobs: Sequence[Listed]) -> tuple[list[JobView], l
         try:
             views.append(client.retry(job.view.id, os.environ))
         except UsageError as error:
-            complain(f"{job.view.id}: {error}")
             faults.append(error)
+            if len(jobs) > 1:
+                complain(str(error))
+    if len(jobs) == 1 and faults:
+        raise faults[0]
     return views, faults

@@ -76,7 +76,7 @@ def _print(found: DaemonStatus, *, as_json: bool) -> None:
         ("at most", f"{found.max_running} jobs at a time" if found.max_running else None),
         ("record", found.state_dir),
         ("socket", found.socket),
-        ("spool", found.spool),
+        ("spool", found.spool + _refused(Path(found.spool) / "refused")),
         ("log", found.log),
     ]
     print("\n".join(facts(pairs)))
@@ -87,6 +87,12 @@ def _other_version(found: DaemonStatus) -> str | None:
     if found.version == own:
         return None
     return f"this command is of version {own}: `hvdgrab-launch daemon restart` brings the daemon to it; jobs go on"
+
+
+def _refused(directory: Path) -> str:
+    """How many files of the spool were no jobs, and where the reasons are."""
+    count = len(list(directory.glob("*.error"))) if os.access(directory, os.R_OK) else 0
+    return f" ({count} refused: the reasons lie in {directory})" if count else ""
 
 
 def _by_state(found: DaemonStatus, *, ended: bool) -> str:

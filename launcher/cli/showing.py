@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def job_lines(view: JobView) -> list[str]:
         ("group", view.group),
         ("depends on", ", ".join(view.depends_on)),
         ("submitted", moment(view.submitted)),
-        ("time", duration(view.seconds) if view.seconds is not None else None),
+        ("time", _time(view)),
         ("ranks", f"{view.ranks} by {view.backend}" if view.ranks else None),
         ("progress", newest.latest.text(None) if newest.latest else None),
         ("looked after", f"by the daemon on {view.owner}" if view.owner and not view.final else None),
@@ -85,6 +86,13 @@ def job_lines(view: JobView) -> list[str]:
     if view.state in FAILED:
         lines += render.failure_lines(paths, first_failing(last_marks(view)))
     return lines
+
+
+def _time(view: JobView) -> str | None:
+    """From submission to the end; while it runs, since its first attempt began."""
+    if view.seconds is not None:
+        return duration(view.seconds)
+    return f"{duration(max(0.0, time.time() - view.started))} so far" if view.started and not view.final else None
 
 
 def report_text(view: JobView) -> str | None:

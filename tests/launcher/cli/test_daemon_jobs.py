@@ -119,7 +119,10 @@ def test_a_failed_job_is_tried_again_in_its_directory(home: Home) -> None:
     assert done.returncode == 0
     assert f"hvdgrab-launch logs -f {failed['id']}" in done.stdout
     assert home.data("wait", failed["id"])["attempts"] == 2
-    assert home.call("retry", "fixed").returncode == 2, "it has succeeded"
+    again = home.call("retry", "fixed", "--json")
+    assert (again.returncode, json.loads(again.stdout)["exit_code"]) == (2, 2)
+    assert again.stderr.count(failed["id"]) == 1
+    assert "has succeeded; only jobs that failed" in again.stderr
 
 
 def test_variants_are_one_group(home: Home) -> None:
