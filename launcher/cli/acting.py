@@ -13,6 +13,7 @@ from pathlib import Path
 
 from launcher.claim import Claim
 from launcher.cli.book import Listed, directory_view, open_book
+from launcher.cli.follow import Link
 from launcher.cli.guard import complain
 from launcher.cli.texts import end_lines, next_commands, state_text
 from launcher.client import Client, JobView
@@ -79,7 +80,7 @@ def _until(client: Client, job: Listed, deadline: float | None) -> Listed:
     """The job when it has ended, or the time is over."""
     if job.kept:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        return Listed(client.wait(job.view.id, left), True)
+        return Listed(Link(client, complain).ask(lambda daemon: daemon.wait(job.view.id, left)), True)
     paths = JobPaths(Path(job.view.dir))
     while True:
         view = directory_view(paths)

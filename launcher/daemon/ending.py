@@ -61,15 +61,10 @@ class Ending:
         self._context.note(job, "attempt-end", **asdict(end))
         self._note_end(job, end, Final(FAILED, EXIT_FAILED, reason) if final else None)
 
-    def finish_cancelled(self, job: Job) -> None:
-        """Note the end of an attempt that was cancelled before anything of it came to life."""
+    def finish_cancelled(self, job: Job, reason: str = "cancelled before it started") -> None:
+        """Note the end of an attempt that was cancelled, and of which nothing lives, as far as can be known."""
         now = self._context.clock.wall()
-        self._note_end(
-            job,
-            AttemptEnd(
-                job.attempt, CANCELLED, "cancelled", EXIT_INTERRUPTED, "cancelled before it started", started=now, ended=now
-            ),
-        )
+        self._note_end(job, AttemptEnd(job.attempt, CANCELLED, "cancelled", EXIT_INTERRUPTED, reason, started=now, ended=now))
 
     def cancel_waiting(self, job: Job) -> None:
         """Note the end of a waiting job that was cancelled in its directory."""

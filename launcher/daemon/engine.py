@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launcher.daemon.context import Context
+from launcher.daemon.elsewhere import Elsewhere
 from launcher.daemon.ending import Ending
 from launcher.daemon.faults import CLOSE, LOOK, START, STOP, Faults
 from launcher.daemon.queue import choose
@@ -40,6 +41,7 @@ class Engine:
         self._ending = ending or Ending(context)
         self._starting = Starting(context, self._ending)
         self._faults = Faults(context)
+        self._elsewhere = Elsewhere(context, self._ending)
         self._looked: dict[str, float] = {}
         self._due: dict[tuple[str, int], float] = {}
         self._ready: set[tuple[str, int]] = set()
@@ -124,10 +126,17 @@ class Engine:
         elif isinstance(answer, Gone):
             if not self._found_elsewhere(job):
                 self._ended(job, answer)
-        elif job.handle is not None and job.handle.get("kind") == "process" and _attempt_ended(job):
-            self._ended(job)  # a process of another host; its last act shows that it has ended
+        elif job.handle is not None and job.handle.get("kind") == "process":
+            self._seen_elsewhere(job, answer.reason)
         else:
             self._set(job, UNKNOWN, answer.reason)
+
+    def _seen_elsewhere(self, job: Job, reason: str) -> None:
+        """A process of another host: its last act shows that it has ended, and its silence that it may have been lost."""
+        if _attempt_ended(job):
+            self._ended(job)
+        elif not self._elsewhere.given_up(job):
+            self._set(job, UNKNOWN, self._elsewhere.reason(job, reason))
 
     def _alive(self, job: Job, answer: Alive) -> None:
         job = catch_up(self._store, job)

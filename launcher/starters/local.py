@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from launcher.claim import Claim
 from launcher.process.identity import alive, start_ticks
 from launcher.process.sweep import ATTEMPT, MARK, marked
-from launcher.starters.base import Alive, Gone, Handle, Seen, StartError, Unknown, Unreachable
+from launcher.starters.base import Alive, Gone, Handle, Seen, StartError, Unknown
 
 if TYPE_CHECKING:
     from launcher.paths import JobPaths
@@ -54,12 +54,10 @@ class LocalStarter:
         return self._handle(process.pid, start_ticks(process.pid))
 
     def find(self, job: JobPaths, attempt: int) -> Handle | None:
-        """The process that claimed the attempt; where none has yet, a living one that was started for it."""
+        """The process that claimed the attempt, on whatever host; where none has yet, a living one that was started for it."""
         claim = Claim.read(job.attempt(attempt))
         if claim is not None:
-            if claim.host != self._host:
-                raise Unreachable(f"attempt {attempt} was begun on host {claim.host}, which this host cannot ask")
-            return self._handle(claim.pid, claim.pid_started)
+            return self._handle(claim.pid, claim.pid_started, claim.host)
         for entry in marked(job.id, attempt):
             if _is_supervisor(entry.pid):
                 return self._handle(entry.pid, start_ticks(entry.pid))
@@ -82,8 +80,8 @@ class LocalStarter:
         """Descriptors that become readable when a supervisor ends, for a loop that waits; empty on old kernels."""
         return list(self._watched.values())
 
-    def _handle(self, pid: int, started: int | None) -> Handle:
-        return {"kind": "process", "host": self._host, "pid": pid, "pid_started": started}
+    def _handle(self, pid: int, started: int | None, host: str | None = None) -> Handle:
+        return {"kind": "process", "host": host or self._host, "pid": pid, "pid_started": started}
 
     def _look(self, handle: Handle) -> Seen:
         if handle["host"] != self._host:

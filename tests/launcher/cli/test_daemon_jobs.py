@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+import time
 from pathlib import Path
 
 from launcher.paths import JobPaths
@@ -226,9 +227,14 @@ def test_a_daemon_that_is_killed_while_a_job_is_followed_changes_nothing(own_hom
     gate = own_home.folder / "gate"
     process = own_home.start(own_home.python("orphan", f"{until(gate)}\nraise SystemExit(9)"), "--json")
     job_id = own_home.running("orphan")
+    waiting = own_home.start("wait", job_id)
+    eventually(lambda: b"wait" in Path(f"/proc/{waiting.pid}/cmdline").read_bytes())
+    time.sleep(1)
     os.kill(own_home.pid(), signal.SIGKILL)
     threading.Timer(1.0, gate.touch).start()
     out, err = process.communicate(timeout=90)
+    waited = waiting.communicate(timeout=90)
+    assert (waiting.returncode, "failed after" in waited[0]) == (9, True), waited
     assert process.returncode == 9, err
     found = json.loads(out)
     assert (found["id"], found["state"], found["attempts"]) == (job_id, "failed", 1)

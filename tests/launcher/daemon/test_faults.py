@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -27,6 +28,45 @@ def test_unknown_never_ends_a_job_and_goes_back_to_what_it_was(world: World) -> 
     world.tick()
     assert (world.view(job).state, world.view(job).reason) == ("running", None)
     assert world.starter.started == [(job, 1)]
+
+
+def test_a_job_of_a_host_that_is_gone_says_what_to_do_and_can_be_given_up(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    attempt = world.paths(job).attempt(1)
+    attempt.alive.touch()
+    world.starter.unknown = "it was begun on host login1, which this host cannot ask"
+    world.tick(times=2)
+    assert world.view(job).reason == world.starter.unknown
+    world.desk.cancel(job)
+    world.clock.now += 500
+    os.utime(attempt.alive, (5, 5))
+    world.tick()
+    world.clock.now += 500
+    world.tick()
+    assert world.view(job).state == "unknown", "it has shown life meanwhile"
+    world.clock.now += 200
+    world.tick(times=2)
+    view = world.view(job)
+    assert (view.state, view.exit_code) == ("cancelled", 130)
+    assert "had shown no life for 10 min" in str(view.reason)
+    assert attempt.end.exists(), "ranks that live all the same are told"
+    assert world.events(job).count("finished") == 1
+
+
+def test_silence_alone_ends_no_job(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    world.starter.unknown = "it was begun on host login1, which this host cannot ask"
+    world.tick()
+    world.clock.now += 10_000
+    world.tick(times=3)
+    assert world.view(job).state == "unknown"
+    assert f"`hvdgrab-launch cancel {job}` gives it up" in str(world.view(job).reason)
+    world.starter.unknown = None
+    world.mark(job)
+    world.tick()
+    assert world.view(job).state == "running"
 
 
 def test_a_start_whose_answer_was_lost_is_found_and_not_made_again(world: World) -> None:
