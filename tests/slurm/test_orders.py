@@ -142,4 +142,5 @@ def test_a_training_that_goes_back_into_the_queue_orders_as_one_that_was_not_int
     said = log(job)
     assert said.count("back into the queue") == said.count("goes on from") / 2 >= 1, said
     assert (job / "weights").read_text() == (uninterrupted / "weights").read_text()
-    assert [line["order_hash"] for line in results(job)] == [line["order_hash"] for line in expected]
+    found = {line["epoch"]: line["order_hash"] for line in results(job)}  # an epoch that was interrupted has a line for each part
+    assert found == {line["epoch"]: line["order_hash"] for line in expected}

@@ -108,12 +108,12 @@ def test_an_array_runs_each_variant_in_its_own_directory(cluster: Cluster, tmp_p
 
 @pytest.mark.soak
 def test_the_requeue_script_goes_on_until_the_training_is_done(cluster: Cluster, tmp_path: Path) -> None:
-    limits = {"TRAIN_SECONDS": "8", "SAVE_SECONDS": "5", "HVDGRAB_PROGRESS": str(tmp_path / "progress")}
-    command = [str(ROOT / "slurm" / "requeue.sh"), "python", "-c", COUNT, "50", "0.2"]
+    limits = {"TRAIN_SECONDS": "12", "SAVE_SECONDS": "5", "HVDGRAB_PROGRESS": str(tmp_path / "progress")}
+    command = [str(ROOT / "slurm" / "requeue.sh"), "python", "-c", COUNT, "90", "0.2"]
     code, said = submit(cluster, tmp_path, *command, **limits)
     assert code == 0, said
     (job,) = (tmp_path / "jobs").iterdir()
-    assert [(job / f"count-{rank}").read_text() for rank in (0, 1)] == ["50", "50"]
+    assert [(job / f"count-{rank}").read_text() for rank in (0, 1)] == ["90", "90"]
     assert said.count("back into the queue") >= 1
     assert "starts at 0" in said
     assert said.count("starts at 0") < said.count("starts at")
@@ -125,15 +125,20 @@ def test_the_requeue_script_goes_round_for_no_training_that_would_get_no_further
     code, said = submit(cluster, tmp_path, requeue)
     assert code == 2, said
     assert "usage: sbatch slurm/requeue.sh COMMAND" in said
+    done = "import hvdgrab, signal, time; signal.signal(signal.SIGUSR1, lambda *_: None); time.sleep(16); hvdgrab.mark_finished()"
     deaf = "import signal, time; signal.signal(signal.SIGUSR1, lambda *_: None); time.sleep(60)"
     forgetful = "import signal, sys, time; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0)); time.sleep(60)"
     trainings = {
         "import time; time.sleep(60)": "USR1 ended the training, which must save itself then",
         forgetful: "nothing was saved below",
+        done: "start 1 is over, and the training is done",
         deaf: "not saved within 2 s, and killed",
     }
-    for training, words in trainings.items():
-        code, said = submit(cluster, tmp_path, requeue, "python", "-c", training, TRAIN_SECONDS="8", SAVE_SECONDS="2")
-        assert code == 1, said
+    for number, (training, words) in enumerate(trainings.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        save_seconds = "20" if training == done else "2"
+        code, said = submit(cluster, folder, requeue, "python", "-c", training, TRAIN_SECONDS="15", SAVE_SECONDS=save_seconds)
+        assert code == (0 if training == done else 1), said
         assert words in said
         assert "back into the queue" not in said.replace("not put back into the queue", "")
