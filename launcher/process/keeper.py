@@ -21,9 +21,10 @@ from launcher.process import tree
 from launcher.process.identity import node_name
 from launcher.process.marks import STARTER_GONE, SUPERVISOR_GONE, RankMark
 from launcher.process.output import LogFile, Output
+from launcher.process.program import start
 from launcher.process.signals import STOPPING, SignalBox
 from launcher.process.supervisor import VARIABLE, Lifeline
-from launcher.process.task import Task, find_program, read_task
+from launcher.process.task import Task, read_task
 
 GRACE = 5.0
 """Seconds between the first signal to stop and KILL."""
@@ -202,35 +203,6 @@ def seconds_of(text: str | None, default: float) -> float:
         return max(0.05, float(text)) if text else default
     except ValueError:
         return default
-
-
-def start(task: Task, log: LogFile) -> tuple[subprocess.Popen[bytes], Output]:
-    """Start a task's program with both its streams in one pipe.
-
-    Descriptors that mpirun has handed down stay open: MPICH's PMI speaks through one.
-
-    Raises:
-        OSError: where the system refuses.
-    """
-    program = find_program(task.command[0], task.environment, task.workdir)
-    if program is None:
-        raise FileNotFoundError(2, "not found, or not executable", os.fsdecode(task.command[0]))
-    process = subprocess.Popen(
-        task.command,
-        executable=program,
-        cwd=task.workdir,
-        env=task.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        close_fds=False,
-        bufsize=0,
-    )
-    assert process.stdout is not None
-    output = Output(os.dup(process.stdout.fileno()), log, task.secrets)
-    process.stdout.close()  # the object would otherwise close the descriptor a second time
-    return process, output
 
 
 def keep(attempt: AttemptPaths, rank: int, line: int) -> int:
