@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from launcher.foreground import Finished
 
 HOSTS_SHOWN = 4
+_SEPARATOR = re.compile(r"=== attempt \d+, [0-9-]{10} [0-9:]{8}, \S+ ===$")
+"""Between the attempts in a log."""
 
 
 def placement_text(plan: Plan) -> str:
@@ -95,13 +98,17 @@ def result_text(finished: Finished) -> str:
 
 
 def failure_lines(job: JobPaths, mark: RankMark | None) -> list[str]:
-    """The last lines of what failed first: of the rank, or of the backend where no rank did."""
+    """The last lines of what failed first, in the last attempt: of the rank, or of the backend where no rank did."""
     path = job.backend_log if mark is None else job.rank_log(mark.rank)
     title = "what started the ranks said"
     if mark is not None:
         title = f"the last lines of rank {mark.rank}" if mark.stopped else f"rank {mark.rank} failed first; its last lines"
     text = tail(path)
-    return [f"--- {title} ({path}):", *text, "---"] if text else []
+    begin = max((number for number, line in enumerate(text) if _SEPARATOR.match(line)), default=-1)
+    own = text[begin + 1 :]
+    if mark is not None and not own:
+        return [f"--- rank {mark.rank} {'' if mark.stopped else 'failed first; it '}has printed nothing ({path})", "---"]
+    return [f"--- {title} ({path}):", *own, "---"] if own else []
 
 
 def result_json(finished: Finished) -> dict[str, Any]:

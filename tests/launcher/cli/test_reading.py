@@ -23,11 +23,13 @@ from launcher.cli import book, daemon, events, listing, logs
 from launcher.cli.absent import sentence
 from launcher.cli.book import Listed
 from launcher.cli.main import main
+from launcher.cli.render import failure_lines
 from launcher.cli.table import painted, table
 from launcher.client import DaemonStatus, JobView
 from launcher.errors import UnreachableError, UsageError
 from launcher.offline import OfflineRecord
 from launcher.paths import JobPaths
+from launcher.process.marks import RankMark
 from launcher.record import EventLog, own_identity
 from launcher.store.lease import Holder
 from tests.launcher.cli.test_views import view
@@ -168,6 +170,23 @@ def test_a_log_of_a_foreground_job_and_what_started_it(no_daemon: Path, capfd: p
     assert main(["logs", "x"]) == 2
     assert "rank 0 of x-20250102-030405-00ff has written nothing (starting)" in capfd.readouterr().err
     assert main(["logs", "x", "-f", "--json"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("log", "lines"),
+    [
+        (b"one\n=== attempt 2, 2026-11-29 21:00:00, node-1 ===\ntwo\n", ["two"]),
+        (b"one\n=== attempt 2, 2026-11-29 21:00:00, node-1 ===\n", []),
+        (b"", []),
+    ],
+)
+def test_the_last_lines_of_a_failed_rank_are_those_of_its_last_attempt(tmp_path: Path, log: bytes, lines: list[str]) -> None:
+    job = JobPaths(tmp_path / "x-20250102-030405-00ff")
+    job.create()
+    job.rank_log(1).write_bytes(log)
+    first, *shown = failure_lines(job, RankMark(1, "here", 7, exit_code=3))
+    assert shown == [*lines, "---"]
+    assert first.startswith("--- rank 1 failed first; " + ("its last lines" if lines else "it has printed nothing"))
 
 
 def test_an_event_is_one_line_without_control_characters() -> None:
