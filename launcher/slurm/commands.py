@@ -54,8 +54,12 @@ class Reach:
     def of(cls, environment: Mapping[str, str], cluster: str | None = None) -> Reach:
         """The SLURM that a submitter's environment leads to."""
         found = shutil.which("sbatch", path=environment.get("PATH", os.defpath))
-        conf = environment.get("SLURM_CONF") or os.environ.get("SLURM_CONF")
-        return cls(conf, str(Path(found).parent) if found else None, cluster)
+        return cls(environment.get("SLURM_CONF"), str(Path(found).parent) if found else None, cluster)
+
+    @property
+    def name(self) -> str:
+        """What tells it from others."""
+        return f"{self.conf or ''}:{self.cluster or ''}"
 
     def argv(self, argv: Sequence[str]) -> tuple[str, ...]:
         """A command for this cluster and no other."""
@@ -64,7 +68,7 @@ class Reach:
 
     def ask(self, argv: Sequence[str], *, timeout: float = TIMEOUT, stdin: str = "") -> Answer:
         """Run a program of SLURM for this cluster, in this process's environment.  Never raises."""
-        around = dict(os.environ)
+        around = {name: value for name, value in os.environ.items() if name != "SLURM_CONF"}
         if self.programs:
             around["PATH"] = os.pathsep.join((around.get("PATH", os.defpath), self.programs))
         return call(self.argv(argv), environment=around, conf=self.conf, timeout=timeout, stdin=stdin)

@@ -54,6 +54,11 @@ Seen = Alive | Gone | Unknown
 class Unreachable(LauncherError):
     """Whether an attempt was started cannot be known at present: nothing may be started in its place."""
 
+    def __init__(self, text: str, where: str = "") -> None:
+        super().__init__(text)
+        self.where = where
+        """What cannot be reached, such as one of several clusters: jobs that go elsewhere need not wait."""
+
 
 class StartError(LauncherError):
     """An attempt was certainly not started, and trying again as it stands is of no use."""

@@ -19,6 +19,7 @@ from launcher.slurm import submission
 from launcher.slurm.answers import NoAnswer, Row, parse_sacct
 from launcher.slurm.commands import Reach
 from launcher.slurm.queue import Queue, Snapshot
+from launcher.slurm.script import token
 from launcher.slurm.submission import Submission
 from launcher.starters.base import Alive, Gone, Handle, Seen, Unknown, Unreachable
 
@@ -32,6 +33,8 @@ PATIENCE = 1.0
 """Seconds to wait for an answer that is on its way."""
 SETTLE = 20.0
 """Seconds for which a submission that was interrupted is still looked for: it may lie unread at the controller."""
+SILENT = 8.0
+"""Seconds for which a controller that has not answered sbatch is left alone: many jobs would each wait for it."""
 QUIET = 20.0
 """Seconds without a sign of life from a supervisor that SLURM does not know, before it counts as gone."""
 
@@ -56,6 +59,8 @@ class SlurmStarter:
         """One a cluster."""
         self._submitted: dict[Key, float] = {}
         """When jobs were submitted by this process: an answer to an earlier question does not hold them."""
+        self._silent: dict[str, tuple[float, str]] = {}
+        """Until when clusters that did not answer sbatch are spared, and what it said, by their reach."""
         self._missed: dict[str, float] = {}
         """Since when interrupted submissions are not found, by token."""
         self._lives: dict[Key, tuple[int, float]] = {}
@@ -66,7 +71,16 @@ class SlurmStarter:
         found = self.find(job, attempt)
         if found is not None:
             return found
-        handle = submission.submit(job, attempt, plan, environment)
+        where = Reach.of(environment, (plan.slurm or {}).get("clusters")).name
+        until, said = self._silent.get(where, (float("-inf"), ""))
+        if self._clock() < until:
+            raise Unreachable(f"it was not submitted yet, because SLURM did not take another job a moment ago: {said}", where)
+        self._missed.pop(token(plan, attempt), None)  # only now: whoever has found nothing asks again before they start
+        try:
+            handle = submission.submit(job, attempt, plan, environment)
+        except Unreachable as error:
+            self._silent[where] = self._clock() + SILENT, str(error).partition(": ")[2]
+            raise Unreachable(str(error), where) from error
         self._submitted[_key(handle)] = self._clock()
         return handle
 
@@ -85,7 +99,8 @@ class SlurmStarter:
             queue = self._queue(wanted.reach(cluster))
             snapshot = queue.snapshot(PATIENCE)
             if snapshot.fault is not None:
-                raise Unreachable(f"whether SLURM has taken attempt {attempt} is not known: {snapshot.fault}")
+                text = f"whether SLURM has taken attempt {attempt} is not known: {snapshot.fault}"
+                raise Unreachable(text, wanted.reach(wanted.clusters).name)
             begun = min(begun, snapshot.begun)
             row = next((row for row in snapshot.rows.values() if wanted.is_in(row)), None) or self._accounted(queue, wanted)
             if row is not None:
@@ -94,8 +109,8 @@ class SlurmStarter:
                 return found.handle(job.attempt(attempt))
         since = self._missed.setdefault(wanted.token, begun)
         if begun - since < self._settle:
-            raise Unreachable(f"the submission of attempt {attempt} was interrupted; waiting to see whether SLURM has taken it")
-        del self._missed[wanted.token]
+            text = f"the submission of attempt {attempt} was interrupted; waiting to see whether SLURM has taken it"
+            raise Unreachable(text, wanted.token)
         return None
 
     def _clusters(self, wanted: Submission, attempt: int) -> Sequence[str | None]:
@@ -104,7 +119,8 @@ class SlurmStarter:
             return wanted.clusters.split(",") if wanted.clusters else (None,)
         answer = wanted.reach(None).ask(("sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"))
         if not answer.ok or not answer.stdout.split():
-            raise Unreachable(f"whether SLURM has taken attempt {attempt} is not known: its clusters are not: {answer.complaint}")
+            text = f"whether SLURM has taken attempt {attempt} is not known: its clusters are not: {answer.complaint}"
+            raise Unreachable(text, wanted.token)
         return answer.stdout.split()
 
     def _accounted(self, queue: Queue, wanted: Submission) -> Row | None:
@@ -115,7 +131,7 @@ class SlurmStarter:
         try:
             rows = parse_sacct(queue.ask_accounting_by_name(wanted.name))
         except NoAnswer as error:
-            raise Unreachable(f"whether SLURM has taken the job is not known: {error}") from error
+            raise Unreachable(f"whether SLURM has taken the job is not known: {error}", wanted.token) from error
         return next((row for row in rows.values() if wanted.is_in(row)), None)
 
     def look(self, handles: Mapping[str, Handle]) -> Mapping[str, Seen]:

@@ -15,6 +15,7 @@ from tests.slurm.accounting import present, two_clusters
 from tests.slurm.cluster import Cluster, wait_for
 from tests.slurm.conftest import need_slurm
 from tests.slurm.driver import COUNT, Driver, appears
+from tests.slurm.test_launch import User
 
 pytestmark = pytest.mark.soak
 Pair = tuple[Cluster, Cluster]
@@ -118,3 +119,25 @@ def test_one_question_an_interval_and_cluster(pair: Pair, tmp_path: Path, monkey
     for _ in range(5):
         assert len(driver.starter.look(handles)) == 200
     assert sorted(line.split()[:2] for line in calls.read_text().splitlines()) == [["-M", "hvdgrab"], ["-M", "west"]]
+
+
+def test_a_cluster_that_is_away_holds_up_its_own_jobs_only_and_the_record_says_so(pair: Pair, tmp_path: Path) -> None:
+    east, west = pair
+    user = User(east, tmp_path)
+    user.type("daemon", "start")
+    try:
+        west.signal("slurmctld", signal.SIGTERM)
+        west.daemons["slurmctld"].wait(60)
+        base = {"command": ["python", "-c", COUNT, "3", "0.2"], "backend": {"kind": "slurm"}}
+        away = user.job({**base, "slurm": {"nodes": 2, "clusters": "west"}}, "--detach")
+        here = user.job({**base, "slurm": {"nodes": 2, "clusters": "hvdgrab"}})
+        assert here["state"] == "succeeded"
+        found = user.state(away["id"])
+        assert found["state"] in ("starting", "unknown")
+        assert "'west' can't be reached now" in found["reason"]
+        west.start_controller()
+        user.type("wait", away["id"])
+        found = user.state(away["id"])
+        assert (found["state"], found["attempts"]) == ("succeeded", 1)
+    finally:
+        user.type("daemon", "stop", code=None)

@@ -11,6 +11,7 @@ import pytest
 from launcher import stop
 from launcher.outcome import AttemptEnd
 from launcher.process.marks import read_marks
+from launcher.slurm.script import token
 from launcher.slurm.submission import Submission
 from launcher.starters.base import Alive, Gone, StartError, Unknown, Unreachable
 from tests.slurm.cluster import Cluster, pmix_present
@@ -146,14 +147,17 @@ def test_a_submission_that_times_out_but_arrives_is_found_and_not_made_again(dri
 
 def test_a_submission_that_never_arrived_is_made_again_after_a_while(driver: Driver, tmp_path: Path) -> None:
     job, plan = driver.prepare(counting(1))
-    Submission("hvdgrab/x", f"{job.id}.1", 0.0, conf=driver.cluster.environment()["SLURM_CONF"]).write(job.attempt(1))
+    conf = driver.cluster.environment()["SLURM_CONF"]
+    Submission(token(plan, 1), f"{job.id}.1", 0.0, conf=conf).write(job.attempt(1))
     begun = time.monotonic()
     while True:
         try:
+            assert driver.starter.find(job, 1) is None  # as the daemon does it: it looks, and only then starts
             handle = driver.start(job, plan)
             break
         except Unreachable as error:
             assert "waiting to see" in str(error)
+            assert time.monotonic() - begun < 60
             time.sleep(0.2)
     assert time.monotonic() - begun >= 3.0
     driver.wait(handle)

@@ -1,0 +1,100 @@
+"""The starter and the daemon's loop with stand-ins for SLURM's programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.paths import JobPaths
+from launcher.plan import Plan
+from launcher.slurm.commands import Reach
+from launcher.starters.base import Handle, StartError, Unreachable
+from launcher.starters.slurm import SILENT, SlurmStarter
+from tests.launcher.daemon.conftest import world  # noqa: F401 - a fixture
+from tests.launcher.daemon.kit import World
+from tests.slurm.test_pure import plan
+
+TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    return folder
+
+
+def put(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def job_in(folder: Path, slurm: str = "{}") -> tuple[JobPaths, Plan]:
+    made = plan(f"resources: {{ranks: 2}}\nslurm: {slurm}", folder=str(folder))
+    job = JobPaths(Path(made.job_dir))
+    job.create()
+    job.attempt(1).create()
+    return job, made
+
+
+def test_a_controller_that_does_not_answer_is_not_asked_again_for_every_job(programs: Path, tmp_path: Path) -> None:
+    put(programs, "sbatch", f'echo x >> {tmp_path}/calls; echo "{TIMED_OUT}" >&2; exit 1')
+    now = [0.0]
+    starter = SlurmStarter(600.0, clock=lambda: now[0])
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_CONF": "/nowhere/slurm.conf"}
+    said = []
+    for number in range(20):
+        job, made = job_in(tmp_path / str(number))
+        with pytest.raises(Unreachable) as caught:
+            starter.start(job, 1, made, environment)
+        said.append(str(caught.value))
+        assert caught.value.where == "/nowhere/slurm.conf:"
+    assert (tmp_path / "calls").read_text().count("x") == 1
+    assert "Socket timed out" in said[-1]
+    assert "was not submitted yet" in said[-1]
+    job, made = job_in(tmp_path / "west", "{clusters: west}")
+    with pytest.raises(Unreachable):
+        starter.start(job, 1, made, environment)
+    now[0] += SILENT
+    job, made = job_in(tmp_path / "again")
+    with pytest.raises(Unreachable):
+        starter.start(job, 1, made, environment)
+    assert (tmp_path / "calls").read_text().count("x") == 3
+
+
+def test_slurm_is_found_and_asked_as_the_submitter_had_it(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(programs, "squeue", 'echo "$SLURM_CONF" "$@"')
+    put(programs, "sbatch", "exit 1")
+    reach = Reach.of({"PATH": f"{programs}:/bin", "SLURM_CONF": "/theirs"}, "west")
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("SLURM_CONF", "/the/daemons/own")
+    assert reach.ask(("squeue", "-a")).stdout == "/theirs -M west -a\n"
+    assert Reach(None, str(programs)).ask(("squeue", "-a")).stdout == " -a\n"
+
+
+def test_one_cluster_that_does_not_answer_holds_up_no_job_of_another(world: World, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    start = world.slurm.start
+
+    def refusing_west(job: JobPaths, attempt: int, made: Plan, environment: dict[str, str]) -> Handle:
+        if made.name == "west":
+            raise Unreachable("the controller of west does not answer", "west")
+        return start(job, attempt, made, environment)
+
+    monkeypatch.setattr(world.slurm, "start", refusing_west)
+    away = world.submit("west", backend={"kind": "slurm"})
+    here = [world.submit(f"east{number}", backend={"kind": "slurm"}) for number in range(3)]
+    world.tick(1.0, times=15)
+    assert {world.view(job).state for job in here} == {"starting"}
+    assert len(world.slurm.started) == 3
+    assert "the controller of west does not answer" in (world.view(away).reason or "")
+    monkeypatch.setattr(world.slurm, "start", start)
+    world.tick(1.0, times=15)
+    assert len(world.slurm.started) == 4
+
+
+def test_a_starter_without_slurm_refuses_in_one_sentence(tmp_path: Path) -> None:
+    job, made = job_in(tmp_path)
+    with pytest.raises(StartError, match="^there is no SLURM on this machine: no sbatch on PATH$"):
+        SlurmStarter().start(job, 1, made, {"PATH": str(tmp_path)})
+    assert not (job.attempt(1).root / "submission.json").exists()
