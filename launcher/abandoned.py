@@ -7,7 +7,6 @@ open.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.errors import EXIT_FAILED
@@ -17,20 +16,9 @@ from launcher.process.identity import node_name
 from launcher.process.marks import RankMark, read_marks
 from launcher.process.supervisor import SILENCE
 from launcher.process.sweep import carries
+from launcher.record import Fate
 from launcher.state import UNKNOWN
 from launcher.stop import Stop
-
-
-@dataclass(frozen=True)
-class Fate:
-    """What became of it."""
-
-    state: str
-    """A final state, or unknown."""
-    exit_code: int | None
-    reason: str | None
-    finished: float | None = None
-    """Unix time of its last sign of life, seconds."""
 
 
 def fate(job: JobPaths, ranks: int, pid: int, now: float) -> Fate:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.abandoned import Fate, fate
 from launcher.files import open_own
 from launcher.paths import JobPaths
 from launcher.process.identity import alive, own_identity, process_table
@@ -37,6 +36,18 @@ class EventLog:
                 file.write(line)
         except OSError as error:
             self.error = self.error or error
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What is known of a job's state."""
+
+    state: str
+    """One of `STATES`."""
+    exit_code: int | None
+    reason: str | None
+    finished: float | None = None
+    """Unix time of its last sign of life, seconds."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +133,8 @@ def _state(job: JobPaths, submitted: dict[str, Any], started: dict[str, Any], fi
     if not isinstance(pid, int):
         return _unknown("its record does not say which process ran it")
     if not alive(pid, submitted.get("pid_started")):
+        from launcher.abandoned import fate  # what judges a lost job is loaded where there is one
+
         return fate(job, submitted.get("ranks") or 0, pid, time.time())
     return Fate("running" if started else "starting", None, None)
 

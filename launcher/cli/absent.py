@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from launcher.client import read_record_offline
 from launcher.errors import LauncherError
 from launcher.offline import OfflineRecord
-from launcher.store.lease import Holder
+
+if TYPE_CHECKING:
+    from launcher.store.lease import Holder  # brings in SQLite, which commands do without while a daemon answers
 
 START = "`hvdgrab-launch daemon start` starts one, as does the next job"
 
@@ -17,6 +21,8 @@ def sentence(record: OfflineRecord, me: Holder | None = None) -> str:
         record: as it was read without a daemon.
         me: who asks; by default this process.
     """
+    from launcher.store.lease import Holder
+
     holder, own = record.holder, me or Holder()
     if holder is None:
         return f"no daemon has run yet; {START}"
