@@ -183,7 +183,8 @@ def _rank_reason(mark: RankMark) -> str:
         return f"rank {mark.rank}: the command could not be started: {mark.error}"
     if mark.signal is not None:
         how = "after it was told to stop" if mark.stopped else "which this launcher did not send"
-        return f"rank {mark.rank} on {mark.host} was ended by {_signal_name(mark.signal)}, {how}"
+        memory = ": often for lack of memory, see `dmesg`" if mark.signal == signal.SIGKILL and not mark.stopped else ""
+        return f"rank {mark.rank} on {mark.host} was ended by {_signal_name(mark.signal)}, {how}{memory}"
     return f"rank {mark.rank} on {mark.host} ended with exit code {mark.exit_code}"
 
 

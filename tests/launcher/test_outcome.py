@@ -34,7 +34,7 @@ def mark(
         ([mark(0), mark(1, 7)], 0, "failed", 7, "rank 1 on node1 ended with exit code 7"),
         ([mark(0, 5, ended=3.0), mark(1, 7, ended=2.0)], 5, "failed", 7, "rank 1"),
         ([mark(0, 143, ended=1.0, signal=15, stopped=True), mark(1, 7, ended=2.0)], 7, "failed", 7, "rank 1"),
-        ([mark(0, 137, signal=9), mark(1, 143, signal=15, stopped=True)], 137, "failed", 137, "rank 0 on node1 was ended"),
+        ([mark(0, 137, signal=9), mark(1, 143, signal=15, stopped=True)], 137, "failed", 137, "for lack of memory"),
         ([mark(0, 143, signal=15, stopped=True)], 143, "failed", 143, "what had started the ranks ended by SIGTERM"),
         ([mark(0, 143, signal=15, stopped=True, why="starter_gone")], 1, "failed", 137, "started rank 0 on node1 was killed"),
         ([mark(0, 143, signal=15, stopped=True, why="supervisor_gone")], 0, "failed", 137, "what ran the attempt was killed"),
