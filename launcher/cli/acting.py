@@ -28,6 +28,8 @@ EXIT_TIMEOUT = 124
 CANCEL_SECONDS = 60.0
 """How long `cancel` waits until all processes of a job are gone."""
 POLL_SECONDS = 0.25
+UNKNOWN_SECONDS = 30.0
+"""How long a foreground job may be unknown: where its command was killed, its ranks are ending meanwhile."""
 SWEEP_GRACE = 5.0
 """Seconds between TERM and KILL for what a command that was killed has left."""
 
@@ -82,9 +84,11 @@ def _until(client: Client, job: Listed, deadline: float | None) -> Listed:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         return Listed(Link(client, complain).ask(lambda daemon: daemon.wait(job.view.id, left)), True)
     paths = JobPaths(Path(job.view.dir))
+    known = time.monotonic()
     while True:
-        view = directory_view(paths)
-        if view.final or view.state == "unknown" or (deadline is not None and time.monotonic() >= deadline):
+        view, now = directory_view(paths), time.monotonic()
+        known = known if view.state == "unknown" else now
+        if view.final or now > known + UNKNOWN_SECONDS or (deadline is not None and now >= deadline):
             return Listed(view, False)
         time.sleep(POLL_SECONDS)
 

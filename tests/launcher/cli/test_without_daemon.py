@@ -56,7 +56,6 @@ def test_a_killed_a_hanging_and_a_restarted_daemon_are_told_apart(own_home: Home
     assert own_home.client.job(job["id"]).state == "running", "restarting the daemon touches no job"
     os.kill(second, signal.SIGSTOP)
     try:
-        monkeypatch.setattr("launcher.client.ANSWER_SECONDS", 0.5)
         monkeypatch.setattr("launcher.client.Client._ask", partialmethod(Client._ask, seconds=0.5))
         for command in ("status", "stop"):
             hanging = own_home.call("daemon", command)
@@ -103,6 +102,18 @@ def test_a_foreground_job_whose_command_was_killed_is_shown_as_it_is(own_home: H
     assert (found["state"], found["exit_code"]) == ("failed", 137)
     assert own_home.call("wait", "here").returncode == 137
     assert own_home.call("cancel", "here").stdout.endswith("had ended before: failed\n")
+
+
+def test_waiting_for_a_foreground_job_whose_command_was_killed_ends_with_its_end(own_home: Home) -> None:
+    process = own_home.start(own_home.python("here", SLEEP), "--foreground")
+    eventually(lambda: any(log.read_bytes() for log in own_home.jobs.glob("here-*/logs/rank-0000.log")))
+    waiting = own_home.start("wait", "here", "--json")
+    eventually(lambda: (own_home.dirs.runtime / "daemon.sock").exists())
+    time.sleep(1)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    out, err = waiting.communicate(timeout=60)
+    assert (waiting.returncode, json.loads(out)["state"]) == (137, "failed"), err
 
 
 def test_an_interrupt_before_the_id_is_known_leaves_nothing(own_home: Home) -> None:
