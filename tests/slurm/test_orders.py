@@ -110,6 +110,18 @@ def test_the_lstm_on_two_nodes_through_the_launcher_and_a_script_orders_as_under
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize(("ranks", "grab", "words"), [
+    (4, settings("order_server.sh"), ("--set", "resources.ranks=3", "--set", "resources.server_ranks=1")),
+    (4, settings("several_nodes.sh"), ("--set", "slurm.mpi=mpirun")),
+], ids=["a server", "mpirun"])  # fmt: skip
+def test_other_ways_through_the_launcher_order_as_under_mpirun(
+    far_user: User, reference: Reference, ranks: int, grab: str, words: tuple[str, ...]
+) -> None:
+    training = Training(DIGITS, grab, ranks)
+    assert through_the_launcher(far_user, training, *words) == reference(training)
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize(("name", "ranks", "mpi"), [
     ("one_node.sh", 2, ""), ("several_nodes.sh", 4, "mpirun"), ("order_server.sh", 4, ""), ("order_server_het.sh", 3, ""),
 ])  # fmt: skip
