@@ -141,14 +141,22 @@ def test_every_variant_of_the_array_orders_as_under_mpirun(far_cluster: Cluster,
 
 
 @pytest.mark.soak
-def test_a_training_that_goes_back_into_the_queue_orders_as_one_that_was_not_interrupted(
-    far_cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_training_that_goes_back_into_the_queue_orders_as_one_that_was_not_interrupted(far_user: User, tmp_path: Path) -> None:
     uninterrupted = tmp_path / "mpirun"
     expected = under_mpirun(Training((*SAVING, "0"), settings("requeue.sh"), 2), uninterrupted)
-    (job,) = script(far_cluster, tmp_path, "requeue.sh", (*SAVING, "0.6"), TRAIN_SECONDS="40", SAVE_SECONDS="60")
+    (job,) = script(far_user.cluster, tmp_path, "requeue.sh", (*SAVING, "0.6"), TRAIN_SECONDS="40", SAVE_SECONDS="60")
     said = log(job)
     assert said.count("back into the queue") == said.count("goes on from") / 2 >= 1, said
-    assert (job / "weights").read_text() == (uninterrupted / "weights").read_text()
-    found = {line["epoch"]: line["order_hash"] for line in results(job)}  # an epoch that was interrupted has a line for each part
-    assert found == {line["epoch"]: line["order_hash"] for line in expected}
+    limits = {
+        "command": ["python", "-m", *SAVING[2:], "0.6"], "grab": json.loads(settings("requeue.sh")), "env": STEADY,
+        "checkpoint": {"signal": "USR1", "before_limit": "50s", "require_finished": True}, "backend": {"kind": "slurm"},
+        "restart": {"time_limit": 9, "backoff": "0s"}, "slurm": {"nodes": 2},
+        "resources": {"ranks": 2, "allow_root": True, "threads_per_rank": 1, "time_limit": "90s"},
+    }  # fmt: skip
+    ended = far_user.job(limits)
+    assert (ended["state"], ended["exit_code"]) == ("succeeded", 0), ended
+    assert ended["attempt"] > 1
+    for folder in (job, Path(ended["dir"])):
+        assert (folder / "weights").read_text() == (uninterrupted / "weights").read_text()
+        found = {line["epoch"]: line["order_hash"] for line in results(folder)}  # an interrupted epoch has a line for each part
+        assert found == {line["epoch"]: line["order_hash"] for line in expected}
