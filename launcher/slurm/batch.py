@@ -32,8 +32,9 @@ from launcher.process.signals import STOPPING, SignalBox
 from launcher.record import EventLog
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.commands import Answer, call
+from launcher.slurm.examine import said_in_trial
 from launcher.slurm.job_info import parse_job, said_in_log, why_stopped
-from launcher.slurm.script import LOG
+from launcher.slurm.script import LOG, script
 
 ASK_SECONDS = 5.0
 """Seconds that SLURM has to say why it ends the job; KillWait, 30 seconds by default, runs meanwhile."""
@@ -63,6 +64,11 @@ class Scheduler:
                 return said
         answer = self._call(("scontrol", "--oneliner", "show", "job", self.allocation.job_id), timeout=ASK_SECONDS)
         return why_stopped(parse_job(answer), self.allocation.restarts)
+
+    def possible(self, text: str) -> bool:
+        """Whether SLURM would take a batch script; where it does not say, it counts as taken."""
+        answer = self._call(("sbatch", "--test-only"), stdin=text, timeout=ASK_SECONDS)
+        return answer.ok or said_in_trial(answer) is None
 
     def requeue(self, at: float, excluded: Sequence[str], clock: Callable[[], float] = time.time) -> str | None:
         """Put the job back into the queue; returns why that was not possible, or None.
@@ -154,14 +160,22 @@ def run(job: JobPaths, base: int, scheduler: Scheduler, call_sleep: Callable[[fl
     _ignore_signals()  # putting the job back ends this process too, and there is something left to do then
     if end.cause == stop.PREEMPTION and scheduler.why() is None and end.reason and "outside" in end.reason:
         return end.exit_code  # who ended it is not known: perhaps a person who does not want it back
-    events.add("requeued", attempt=number, reason=verdict.reason, without=list(verdict.excluded_hosts))
-    fault = scheduler.requeue(verdict.at, verdict.excluded_hosts)
+    without = _without(plan, number, verdict.excluded_hosts, scheduler)
+    events.add("requeued", attempt=number, reason=verdict.reason, without=list(without))
+    fault = scheduler.requeue(verdict.at, without)
     if fault is None:
         call_sleep(30.0)  # SLURM ends this process now; an end of its own could be taken for the job's
         return end.exit_code
     events.add("requeue-failed", attempt=number, reason=fault)
     print(f"hvdgrab-launch: the job could not be put back into the queue: {fault}", file=sys.stderr)
     return end.exit_code
+
+
+def _without(plan: Plan, number: int, excluded: Sequence[str], scheduler: Scheduler) -> Sequence[str]:
+    """The nodes to do without; none where too few would be left, as the job would then wait for ever."""
+    if not excluded:
+        return ()
+    return excluded if scheduler.possible(script(replace(plan, excluded_hosts=tuple(excluded)), number)) else ()
 
 
 def _ignore_signals() -> None:

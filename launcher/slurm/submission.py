@@ -16,6 +16,7 @@ from launcher.claim import Claim
 from launcher.files import as_text, read_object, replace_text
 from launcher.paths import AttemptPaths, JobPaths
 from launcher.plan import Plan
+from launcher.record import EventLog
 from launcher.slurm import commands, script
 from launcher.slurm.answers import NoAnswer, Row, parse_submitted, refusal
 from launcher.slurm.commands import Reach
@@ -98,7 +99,13 @@ def submit(job: JobPaths, number: int, plan: Plan, environment: Mapping[str, str
         raise StartError(f"the job directory {job.root} cannot be written: {error.strerror}") from error
     around = _environment(plan, environment)
     answer = commands.call(script.sbatch_argv(str(job.root)), environment=around, conf=reach.conf, stdin=text, cwd=str(job.root))
-    return _taken(attempt, intent, answer)
+    try:
+        return _taken(attempt, intent, answer)
+    except StartError:
+        if not plan.excluded_hosts:
+            raise
+    EventLog(job).add("excluded-nodes-used", attempt=number, nodes=list(plan.excluded_hosts))
+    return submit(job, number, replace(plan, excluded_hosts=()), environment)  # too few are left without them
 
 
 def _environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, str]:

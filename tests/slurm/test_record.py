@@ -269,12 +269,64 @@ def test_a_daemon_killed_at_any_step_starts_no_job_of_slurm_twice(user: User, pl
 
 @pytest.mark.soak
 def test_a_job_needs_no_living_daemon_and_no_job_variable_of_the_submitter_reaches_it(user: User) -> None:
-    user.environment.update(SLURM_JOB_ID="7", SLURM_TIMELIMIT="1", SBATCH_PARTITION="closed", PMIX_RANK="3")
-    code = "import os; print(os.environ['SLURM_JOB_PARTITION'], os.environ.get('PMIX_RANK', '0') in '01', os.environ['X'])"
+    outer = {"SLURM_JOB_ID": "7", "SLURM_TIMELIMIT": "1", "SBATCH_PARTITION": "closed", "PMIX_RANK": "3", "HOROVOD_RANK": "9"}
+    user.environment.update(outer)
+    found = "os.environ['SLURM_JOB_PARTITION'], os.environ.get('PMIX_RANK', '0') in '01', os.environ.get('HOROVOD_RANK')"
+    code = f"import os; print({found}, os.environ['X'])"
     user.environment["X"] = "kept"
     job = submitted(user, {"command": ["python", "-c", f"import time; time.sleep(4); {code}"]})
     wait_for(lambda: job.number(), "the job", 60)
     user.type("daemon", "stop")
     wait_for(job.paths.attempt(1).end.exists, "the end", 120)
     assert job.end(1).state == "succeeded"
-    assert job.log() == ["main True kept"]
+    assert job.log() == ["main True None kept"]
+
+
+ONCE = "import os, sys; print('attempt', os.environ['HVDGRAB_ATTEMPT']); sys.exit(os.environ['HVDGRAB_ATTEMPT'] == '1')"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("by", ["the job itself", "the daemon", "the daemon, because SLURM refuses"])
+def test_one_alone_decides_on_the_next_attempt(user: User, by: str) -> None:
+    if by.endswith("refuses"):
+        shims = user.folder / "shims"
+        shims.mkdir()
+        refusal = 'echo "Requested operation is presently disabled" >&2; exit 1'
+        (shims / "scontrol").write_text(f'#!/bin/sh\n[ "$1" = requeue ] && {{ {refusal}; }}\nexec /usr/bin/scontrol "$@"\n')
+        (shims / "scontrol").chmod(0o755)
+        user.environment["PATH"] = f"{shims}:{user.environment['PATH']}"
+    job = submitted(user, {"command": ["python", "-c", ONCE], "restart": {"failure": 2, "backoff": "1s"},
+                           "slurm": {"nodes": 2, "requeue": by != "the daemon"}})  # fmt: skip
+    view = job.ended()
+    assert (view["state"], view["attempt"], view["attempts"]) == ("succeeded", 2, 2)
+    lines = [line for line in job.log() if not line.startswith("===")]
+    assert lines == ["attempt 1", "attempt 2"]
+    names = user.cluster.run("squeue", "-h", "-t", "all", "-o", "%j").stdout.split()
+    assert (f"{job.id}.2" in names) is (by != "the job itself")
+
+
+DEAF = """
+import os, signal, subprocess, sys, time
+subprocess.Popen(["setsid", sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"])
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("deaf", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("frozen", [False, True])
+def test_cancel_ends_all_that_carries_the_jobs_mark_though_the_controller_may_not_answer(breaker: User, frozen: bool) -> None:
+    job = submitted(breaker, {"command": ["python", "-c", DEAF]})
+    for rank in (0, 1):
+        appears(job.paths.rank_log(rank), "deaf", 120)
+    assert len(marked(job.id, 1)) >= 4
+    if frozen:
+        breaker.cluster.signal("slurmctld", signal.SIGSTOP)
+    breaker.type("cancel", job.id, "--no-wait") if frozen else breaker.type("cancel", job.id)
+    wait_for(lambda: not marked(job.id), "the end of all processes", 60)
+    if frozen:
+        assert job.view["state"] not in FINAL
+        breaker.cluster.signal("slurmctld", signal.SIGCONT)
+    view = job.ended()
+    assert (view["state"], view["exit_code"]) == ("cancelled", 130)

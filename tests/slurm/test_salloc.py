@@ -7,11 +7,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launcher import stop
+from launcher.daemon.intake import ranks_here
 from launcher.outcome import AttemptEnd
 from launcher.paths import JobPaths
 from launcher.slurm.commands import Answer
@@ -19,6 +21,7 @@ from launcher.slurm.held import said_of_step, why_over
 from tests.slurm.cluster import Cluster, wait_for
 from tests.slurm.driver import COUNT
 from tests.slurm.test_launch import User
+from tests.slurm.test_pure import plan
 
 SALLOC = ("salloc", "-Q", "-N2", "-n2")
 LAUNCH = shlex.join([sys.executable, "-m", "launcher"])
@@ -121,6 +124,12 @@ def test_in_the_foreground_the_end_of_the_allocation_is_said_too(user: User) -> 
     end = AttemptEnd.read(job.attempt(1))
     assert end is not None
     assert (end.state, "allocation" in (end.reason or "")) == ("cancelled", True), end
+
+
+def test_a_job_in_an_allocation_takes_nothing_of_this_host():
+    made = plan("resources: {ranks: 64, gpus_per_rank: 1}")
+    assert ranks_here(replace(made, backend="srun"), "login") == 0
+    assert ranks_here(replace(made, backend="mpirun"), "login") == 64
 
 
 @pytest.mark.parametrize(
