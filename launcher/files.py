@@ -39,6 +39,7 @@ def replace_text(path: Path, text: str, *, durable: bool = False) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _write_over(path, text):
+            error.filename = str(path)  # where writing fails, and not opening, the system names no file
             raise
 
 
@@ -123,6 +124,9 @@ def create_once(path: Path, text: str) -> bool:
         except OSError:
             return _create_exclusively(path, text) if temporary.stat().st_nlink != 2 else True
         return True
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

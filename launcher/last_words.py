@@ -20,9 +20,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 def with_exception(outcome: Outcome, job: JobPaths) -> str | None:
     """An outcome's reason, with the exception that ended the rank that failed first."""
     first = outcome.first_failing
-    if first is None or first.signal is not None or first.stopped:
+    if first is None:
         return outcome.reason
-    said = exception_of(job.rank_log(first.rank))
+    log = job.rank_log(first.rank)
+    if first.lost_output:
+        return f"{outcome.reason}; {first.lost_output} bytes of its output could not be written to {log}"
+    said = exception_of(log) if first.signal is None and not first.stopped else None
     return outcome.reason if said is None else f"{outcome.reason}: {said}"
 
 

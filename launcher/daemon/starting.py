@@ -93,10 +93,12 @@ class Starting:
         except Unreachable as error:
             self._postpone(job, str(error), now, where=error.where)
         except OSError as error:
+            where = f"{error.filename or paths.root}: {error.strerror}"
             if error.errno in _PASSING:
-                self._postpone(job, f"attempt {job.attempt} cannot be started now: {error.filename}: {error.strerror}", now)
+                why = f"attempt {job.attempt} cannot be started now: {where}; it is tried again"
+                self._postpone(job, why, now, where=job.id)  # other jobs may lie on another disk
             else:
-                self._ending.not_started(job, f"the job directory cannot be used: {error.filename}: {error.strerror}", final=True)
+                self._ending.not_started(job, f"the job directory cannot be used: {where}", final=True)
         except StartError as error:
             self._ending.not_started(job, str(error))
         except (PlanError, UsageError, LostEnvironmentError) as error:
@@ -110,6 +112,7 @@ class Starting:
         with self._store.transaction() as record:
             record.change(job.id, state=STARTING, handle=handle, reason=None)
         step("start-confirmed")
+        self._where.pop(job.id, None)
         log.info("%s: attempt %d: %s", job.id, job.attempt, dict(handle))
         self._context.changed()
 

@@ -4,12 +4,14 @@ import errno
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from launcher.daemon import crash
 from launcher.daemon.queue import Capacity
+from launcher.files import replace_text
 from launcher.store.database import RecordError
 from launcher.store.lease import Holder, LeaseLostError, acquire
 from tests.launcher.daemon.kit import World
@@ -245,6 +247,17 @@ def test_a_daemon_that_lost_its_lease_does_nothing_more(world: World) -> None:
         world.store._connection.execute("UPDATE lease SET released = 1")
 
 
+def full_for(job: str) -> Callable[..., None]:
+    """Writing that fails in one job's directory."""
+
+    def write(path: Path, text: str, *, durable: bool = False) -> None:
+        if job in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        replace_text(path, text, durable=durable)
+
+    return write
+
+
 def test_a_full_disk_under_a_job_directory_delays_its_start_and_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, *_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
@@ -256,10 +269,14 @@ def test_a_full_disk_under_a_job_directory_delays_its_start_and_says_so(world: W
         view = world.view(job)
         assert (view.state, view.attempt) == ("starting", 1)
         assert "plan.json: No space left on device" in (view.reason or "")
+        patch.setattr("launcher.daemon.starting.replace_text", full_for(job))
+        other = world.submit("other")
+        world.tick(times=3)
+        assert world.starter.started == [(other, 1)], "a job on another disk need not wait"
     world.clock.now += 60
     world.tick()
     assert (world.view(job).state, world.view(job).reason) == ("starting", None)
-    assert world.starter.started == [(job, 1)]
+    assert world.starter.started == [(other, 1), (job, 1)]
 
 
 def test_a_read_only_job_directory_is_the_end_and_the_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher import files
 from launcher.outcome import AttemptEnd
 from launcher.process.marks import read_marks
 from tests.launcher.attempts import end_of, job_of, python, run, supervise, until
@@ -98,6 +99,19 @@ def test_a_full_disk_ends_no_training_and_hides_no_result(full: Path) -> None:
     end = AttemptEnd.read(job.attempt(1))
     assert end is not None
     assert (end.exit_code, end.cause) == (5, "failure")
+    assert f"{mark.lost_output} bytes of its output could not be written to {job.rank_log(0)}" in str(end.reason)
+
+
+def test_what_a_full_disk_refuses_is_named(full: Path) -> None:
+    with (full / "filler").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left on device"):
+        while True:
+            file.write(b"x" * 4096)
+    for write in (files.replace_text, files.create_once):
+        with pytest.raises(OSError, match="No space left on device") as refused:
+            write(full / "plan.json", "{}" * 5000)
+        assert refused.value.filename == str(full / "plan.json")
+    assert [path.name for path in full.iterdir()] == ["filler"], "nothing half-written is left"
+    assert files.obstacle(full) == f"{full} cannot be written: No space left on device"
 
 
 FILLER = """
