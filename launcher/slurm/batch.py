@@ -29,7 +29,7 @@ from launcher.planning import next_attempt
 from launcher.policy import Restart, decide
 from launcher.process.marks import RankMark
 from launcher.process.signals import STOPPING, SignalBox
-from launcher.record import EventLog
+from launcher.record import EventLog, read_events
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.commands import Answer, call
 from launcher.slurm.examine import said_in_trial
@@ -148,7 +148,7 @@ def run(job: JobPaths, base: int, scheduler: Scheduler, call_sleep: Callable[[fl
     """Run this start's attempt, and put the job back where another one is due; returns the exit code."""
     number = base + scheduler.allocation.restarts
     events = EventLog(job)
-    ends = note_lost(job, base, number)
+    ends = note_lost(job, first_attempt(job, base), number)
     plan = place_plan(job, number, ends)
     with AskingBox(job, number, scheduler) as signals:
         attempt = BatchRun(job, number, plan, SilentView(), signals)
@@ -181,6 +181,17 @@ def _without(plan: Plan, number: int, excluded: Sequence[str], scheduler: Schedu
 def _ignore_signals() -> None:
     for name in STOPPING:
         signal.signal(name, signal.SIG_IGN)
+
+
+def first_attempt(job: JobPaths, base: int) -> int:
+    """The first attempt since the job was last given by a person: budgets count from it, whoever has submitted ``base``."""
+    first = base
+    for event in reversed(read_events(job.events)):
+        if event["event"] == "retried":
+            break
+        if event["event"] == "starting" and isinstance(event.get("attempt"), int):
+            first = min(first, max(1, event["attempt"]))
+    return first
 
 
 def note_lost(job: JobPaths, base: int, number: int) -> list[AttemptEnd]:

@@ -61,6 +61,11 @@ class Queue:
         self._accounting: bool | None = None
         self._missing: frozenset[str] = frozenset()
 
+    @property
+    def asked(self) -> bool:
+        """Whether any question has come to an end yet."""
+        return self._last is not None
+
     def snapshot(self, patience: float) -> Snapshot:
         """The newest answer; asks again where the interval is over.
 

@@ -71,10 +71,9 @@ class SlurmStarter:
         found = self.find(job, attempt)
         if found is not None:
             return found
-        where = Reach.of(environment, (plan.slurm or {}).get("clusters")).name
-        until, said = self._silent.get(where, (float("-inf"), ""))
-        if self._clock() < until:
-            raise Unreachable(f"it was not submitted yet, because SLURM did not take another job a moment ago: {said}", where)
+        reach = Reach.of(environment, (plan.slurm or {}).get("clusters"))
+        where = reach.name
+        self._check_answers(reach)
         self._missed.pop(token(plan, attempt), None)  # only now: whoever has found nothing asks again before they start
         try:
             handle = submission.submit(job, attempt, plan, environment)
@@ -83,6 +82,15 @@ class SlurmStarter:
             raise Unreachable(str(error), where) from error
         self._submitted[_key(handle)] = self._clock()
         return handle
+
+    def _check_answers(self, reach: Reach) -> None:
+        """Raise Unreachable where sbatch would only keep everybody waiting."""
+        until, said = self._silent.get(reach.name, (float("-inf"), ""))
+        if self._clock() < until:
+            raise Unreachable(f"it was not submitted yet: another job a moment ago met with: {said}", reach.name)
+        queue = self._queues.get(reach)
+        if queue is not None and (fault := queue.snapshot(0.0).fault) is not None and queue.asked:
+            raise Unreachable(f"it was not submitted yet: {fault}", reach.name)
 
     def find(self, job: JobPaths, attempt: int) -> Handle | None:
         """What is on record, else what the queue and accounting hold under the attempt's token."""

@@ -8,6 +8,9 @@ import pytest
 
 from launcher.paths import JobPaths
 from launcher.plan import Plan
+from launcher.record import EventLog
+from launcher.slurm.answers import SQUEUE_HEADER
+from launcher.slurm.batch import first_attempt
 from launcher.slurm.commands import Reach
 from launcher.starters.base import Handle, StartError, Unreachable
 from launcher.starters.slurm import SILENT, SlurmStarter
@@ -61,6 +64,39 @@ def test_a_controller_that_does_not_answer_is_not_asked_again_for_every_job(prog
     with pytest.raises(Unreachable):
         starter.start(job, 1, made, environment)
     assert (tmp_path / "calls").read_text().count("x") == 3
+
+
+def test_where_the_queue_does_not_answer_sbatch_is_not_called(programs: Path, tmp_path: Path, monkeypatch) -> None:
+    put(programs, "sbatch", f"echo x >> {tmp_path}/calls; echo 7")
+    put(programs, "squeue", "exit 1")
+    monkeypatch.setenv("PATH", str(programs))
+    starter = SlurmStarter(0.0)
+    environment = {"PATH": str(programs)}
+    job, made = job_in(tmp_path / "1")
+    handle = starter.start(job, 1, made, environment)
+    starter.look({"a": handle})
+    job, made = job_in(tmp_path / "2")
+    with pytest.raises(Unreachable, match="it was not submitted yet: SLURM does not answer"):
+        starter.start(job, 1, made, environment)
+    assert starter.find(job, 1) is None
+    put(programs, "squeue", f"echo '{SQUEUE_HEADER}'")
+    starter.look({"a": handle})
+    assert starter.start(job, 1, made, environment)["job_id"] == "7"
+    assert (tmp_path / "calls").read_text() == "x\nx\n"
+
+
+def test_budgets_count_from_the_last_retry_whoever_has_submitted(tmp_path: Path) -> None:
+    job, _ = job_in(tmp_path)
+    events = EventLog(job)
+    assert first_attempt(job, 4) == 4
+    for number in (1, 2):
+        events.add("starting", attempt=number)
+    assert first_attempt(job, 2) == 1
+    events.add("retried")
+    assert first_attempt(job, 3) == 3
+    for number in (3, 5):
+        events.add("starting", attempt=number)
+    assert first_attempt(job, 5) == 3
 
 
 def test_slurm_is_found_and_asked_as_the_submitter_had_it(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
