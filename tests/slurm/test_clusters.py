@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.doctor import slurm
 from launcher.outcome import AttemptEnd
 from launcher.slurm.submission import Submission
 from launcher.starters.base import Alive, Gone, StartError, Unknown, Unreachable
+from tests.launcher.helpers import spec
 from tests.real import need
 from tests.slurm.accounting import present, two_clusters
 from tests.slurm.cluster import Cluster, wait_for
@@ -141,3 +143,15 @@ def test_a_cluster_that_is_away_holds_up_its_own_jobs_only_and_the_record_says_s
         assert (found["state"], found["attempts"]) == ("succeeded", 1)
     finally:
         user.type("daemon", "stop", code=None)
+
+
+def test_every_named_cluster_is_checked(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in pair[0].environment().items():
+        monkeypatch.setenv(name, value)
+    text = "command: [python]\nbackend: {kind: slurm}\nresources: {ranks: 2}\n"
+    answers = {check.name: check for check in slurm.checks(spec(text + "slurm: {clusters: [hvdgrab, west]}"))}
+    assert answers["SLURM hvdgrab"].state == answers["SLURM west"].state == answers["the job"].state == "ok", answers
+    assert answers["expected start"].state == "ok"
+    answers = {check.name: check for check in slurm.checks(spec(text + "slurm: {clusters: wst}"))}
+    assert answers["slurm.clusters"].found == "there is no cluster 'wst'; did you mean 'west'? (there are: hvdgrab, west)"
+    assert answers["slurm.clusters"].state == "missing"
