@@ -299,8 +299,10 @@ def test_one_alone_decides_on_the_next_attempt(user: User, by: str) -> None:
                            "slurm": {"nodes": 2, "requeue": by != "the daemon"}})  # fmt: skip
     view = job.ended()
     assert (view["state"], view["attempt"], view["attempts"]) == ("succeeded", 2, 2)
-    lines = [line for line in job.log() if not line.startswith("===")]
-    assert lines == ["attempt 1", "attempt 2"]
+    lines = [line for rank in (0, 1) for line in job.log(rank) if not line.startswith("===")]
+    assert set(lines) == {"attempt 1", "attempt 2"}
+    assert lines.count("attempt 2") == 2
+    assert lines.count("attempt 1") in (1, 2), "a rank that fails ends the other, perhaps before it has said anything"
     names = user.cluster.run("squeue", "-h", "-t", "all", "-o", "%j").stdout.split()
     assert (f"{job.id}.2" in names) is (by != "the job itself")
 
