@@ -30,6 +30,7 @@ from launcher.policy import Restart, decide
 from launcher.process.marks import RankMark
 from launcher.process.signals import STOPPING, SignalBox
 from launcher.record import EventLog, read_events
+from launcher.reporting import report_unseen
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.commands import Answer, call
 from launcher.slurm.examine import said_in_trial
@@ -155,7 +156,10 @@ def run(job: JobPaths, base: int, scheduler: Scheduler, call_sleep: Callable[[fl
         attempt.scheduler = scheduler
         end = attempt.run()
     verdict = decide(plan.restart, [*ends, end], time.time(), Random())
-    if not isinstance(verdict, Restart) or not (plan.slurm or {}).get("requeue", True) or job.cancel.exists():
+    if not isinstance(verdict, Restart):
+        report_unseen(plan, job)
+        return end.exit_code
+    if not (plan.slurm or {}).get("requeue", True) or job.cancel.exists():
         return end.exit_code
     _ignore_signals()  # putting the job back ends this process too, and there is something left to do then
     if end.cause == stop.PREEMPTION and scheduler.why() is None and end.reason and "outside" in end.reason:

@@ -51,6 +51,7 @@ def through_the_launcher(user: User, training: Training, *words: str) -> list[Li
     }  # fmt: skip
     ended = user.job(job, *words)
     assert (ended["state"], ended["exit_code"]) == ("succeeded", 0), ended
+    assert (Path(ended["dir"]) / "report.html").exists(), "made by the job itself"
     return results(Path(ended["dir"]))
 
 
