@@ -104,3 +104,24 @@ def test_inside_an_allocation_the_job_uses_it(user: User) -> None:
     said = [(Path(ended["dir"]) / "logs" / f"rank-000{rank}.log").read_text().split() for rank in (0, 1)]
     assert [words[1] for words in said] == ["n1", "n2"]
     assert said[0][0] == said[1][0]
+
+
+@pytest.mark.soak
+def test_jobs_wait_for_what_they_depend_on_by_the_daemon_or_by_slurm_itself(user: User) -> None:
+    first = user.job({"command": ["python", "-c", COUNT, "100", "0.2"], **SLURM}, "--detach")
+    log = Path(first["dir"]) / "logs" / "rank-0000.log"
+    appears(log, "starts", 120)
+    number = user.cluster.run("squeue", "-h", "-n", f"{first['id']}.1", "-o", "%i").stdout.strip()
+    look = f"import pathlib; print('done' in pathlib.Path({str(log)!r}).read_text())"
+    after = {"command": ["python", "-c", look], **SLURM}
+    by_daemon = user.job({**after, "depends_on": [first["id"]]}, "--detach")
+    by_slurm = user.job({**after, "slurm": {"nodes": 1, "extra": [f"--dependency=afterok:{number}"]}}, "--detach")
+    words = "waits for a job on which it depends"
+    wait_for(lambda: words in str(user.state(by_slurm["id"])["reason"]), "SLURM's reason in words", 60)
+    for job in (by_daemon, by_slurm):
+        user.type("wait", job["id"])
+        assert (Path(job["dir"]) / "logs" / "rank-0000.log").read_text().split() == ["True"]
+    failing = user.job({"command": ["python", "-c", "raise SystemExit(3)"], **SLURM}, code=3)
+    never = user.job({**after, "depends_on": [failing["id"]]}, code=None)
+    assert never["state"] == "failed"
+    assert failing["id"] in never["reason"]
