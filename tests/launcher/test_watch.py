@@ -18,7 +18,9 @@ SECOND = 10**9
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> AttemptPaths:
-    made = JobPaths(tmp_path / "demo").attempt(1)
+    job = JobPaths(tmp_path / "demo")
+    job.create()
+    made = job.attempt(1)
     made.create()
     for mark in MARKS:
         mark.write(made.rank_mark(mark.rank))
