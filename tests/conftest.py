@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,12 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]
             return "tests/slurm"
         world = re.search(r"-(no|\d+)-ranks?\]$", nodeid)
         return file if world is None else f"{file}{world[0]}"
+
+
+def pytest_configure() -> None:
+    """A shell that starts the tests in the background leaves INT ignored; jobs that tests interrupt would inherit that."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together:
