@@ -126,6 +126,7 @@ def run(how: str, directory: Path, *more: str) -> tuple[Ended, float]:
     return ended, over - (marks[0] if marks else over)
 
 
+@pytest.mark.soak
 def test_a_job_with_a_server_whose_server_dies_ends_and_goes_on_from_its_checkpoint(tmp_path):
     folders = {how: tmp_path / how for how in ("well", "die")}
     for folder in folders.values():
@@ -147,7 +148,6 @@ def test_a_job_with_a_server_whose_server_dies_ends_and_goes_on_from_its_checkpo
         assert same == weights
 
 
-@pytest.mark.soak
 def test_a_rank_that_dies_ends_a_job_with_a_server(tmp_path):
     ended, seconds = run("abort", tmp_path)
     assert ended.code != 0

@@ -22,7 +22,12 @@ SMALL = {
 }
 SCALARS = {"digits": "test_accuracy", "m4_mlp": "test_smape", "lstm_wikitext2": "valid_perplexity"}
 LAUNCHED = ("OMPI_", "PMI", "SLURM_", "HOROVOD_")
-every_example = pytest.mark.parametrize("name", sorted(SMALL))
+
+
+def every_example(*ordinarily: str) -> pytest.MarkDecorator:
+    """All examples; those that are not named run in `make soak`."""
+    soak = pytest.mark.soak
+    return pytest.mark.parametrize("name", [pytest.param(one, marks=() if one in ordinarily else soak) for one in sorted(SMALL)])
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +52,7 @@ def _records(folder: Path) -> list[metrics.EpochRecord]:
     return found.records
 
 
-@every_example
+@every_example("m4_mlp")
 def test_in_a_single_process(name: str, tmp_path: Path) -> None:
     done = _single(name, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -79,7 +84,7 @@ def _mpirun(name: str, *arguments: str) -> list[metrics.EpochRecord]:
     return records
 
 
-@every_example
+@every_example("lstm_wikitext2")
 def test_on_two_ranks(name: str) -> None:
     records = _mpirun(name, "--full-loss", "--seed", "1", "--order", "cd-grab")
     assert [(record.order, record.ranks) for record in records] == [("cd-grab", 2)] * 2

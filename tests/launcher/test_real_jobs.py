@@ -29,6 +29,10 @@ code = int(sys.argv[1 + world.rank])
 """
 
 
+mostly_mpirun = pytest.mark.parametrize("kind", ["mpirun", pytest.param("horovodrun", marks=pytest.mark.soak)], indirect=True)
+"""For what lies before the backend: horovodrun takes seconds longer and calls the same mpirun."""
+
+
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     need_mpi(horovod=request.param == "horovodrun")
@@ -68,6 +72,7 @@ def test_a_rank_that_raises_while_another_waits_ends_the_job_with_its_words(tmp_
     assert marked(ran.result["id"]) == []
 
 
+@mostly_mpirun
 def test_secrets_are_nowhere(kind: str, tmp_path: Path) -> None:
     value = "hunter2-$HOME;'x'"
     code = (
@@ -87,6 +92,7 @@ def test_secrets_are_nowhere(kind: str, tmp_path: Path) -> None:
     assert "hunter2" not in ran.stderr + json.dumps(ran.result)
 
 
+@mostly_mpirun
 def test_variables_of_an_outer_job_do_not_reach_the_ranks(kind: str, tmp_path: Path) -> None:
     outer = {
         "SLURM_JOB_ID": "1",
