@@ -11,6 +11,8 @@ GPU    ?=
 MPI    ?=
 # 1: forget the cached mpi4py and Horovod wheels.
 REBUILD ?=
+# Compilers at once while Horovod is built. Empty: as many as cores and memory allow.
+JOBS   ?=
 # Processes that make test runs tests in; each may start jobs of up to 4 ranks.
 WORKERS ?= 2
 # Passed on to pytest, as in make test ARGS="-k order".

@@ -240,7 +240,7 @@ class AttemptRun:
 
     def _note_end(self, end: AttemptEnd) -> None:
         if self._backend.left_behind and self._stopper.request is None:
-            self._warn(f"{self._backend.left_behind} processes that the job left behind were ended")
+            self._warn(f"of processes that the job left behind {self._backend.left_behind} had to be ended")
         if end.remaining:
             self._warn(f"processes that could not be ended: {', '.join(end.remaining)}")
         self._events.add("attempt-end", **{name: value for name, value in vars(replace(end)).items() if value is not None})

@@ -25,8 +25,10 @@ from launcher.state import WAITING
 
 EXIT_TIMEOUT = 124
 """`wait --timeout` ran out, as timeout(1) has it."""
-CANCEL_SECONDS = 60.0
-"""How long `cancel` waits until all processes of a job are gone."""
+CANCEL_SECONDS = 90.0
+"""How long `cancel` waits until all processes of a job are gone; what does not end is killed after a minute."""
+SILENT_SECONDS = 3.0
+"""After so long `cancel` says what it waits for."""
 POLL_SECONDS = 0.25
 UNKNOWN_SECONDS = 30.0
 """How long a foreground job may be unknown: where its command was killed, its ranks are ending meanwhile."""
@@ -41,8 +43,7 @@ def cancel(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool, wait: 
     jobs.sort(key=lambda job: job.view.state not in WAITING)  # or an ending one's place would go to a waiting one
     before = {job.view.id: job.view.final for job in jobs}
     asked = [Listed(client.cancel(job.view.id), True) if job.kept else _cancel_foreground(job) for job in jobs]
-    deadline = time.monotonic() + (CANCEL_SECONDS if wait else 0.0)
-    ended = [_until(client, job, deadline) for job in asked]
+    ended = _gone(client, asked) if wait else [_until(client, job, 0.0) for job in asked]
     if as_json:
         print(json.dumps([job.to_json() for job in ended]))
     else:
@@ -51,12 +52,21 @@ def cancel(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool, wait: 
     return EXIT_OK if not wait or all(job.view.final for job in ended) else EXIT_FAILED
 
 
+def _gone(client: Client, asked: Sequence[Listed]) -> list[Listed]:
+    """The jobs when they have ended, or after `CANCEL_SECONDS`; what takes longer than a moment is said."""
+    began = time.monotonic()
+    soon = [_until(client, job, began + SILENT_SECONDS) for job in asked]
+    for view in (job.view for job in soon if not job.view.final):
+        complain(f"{view.id}: asked to end, now {state_text(view)}; what does not end by itself is killed after a minute")
+    return [job if job.view.final else _until(client, job, began + CANCEL_SECONDS) for job in soon]
+
+
 def _cancelled_text(view: JobView, *, before: bool) -> str:
     if before:
         return f"{view.id}: had ended before: {view.state}"
     if view.final:
         return f"{view.id}: {state_text(view)}"
-    return f"{view.id}: asked to end, but it has not yet: {state_text(view)}"
+    return f"{view.id}: asked to end, but it has not yet: {state_text(view)}; `hvdgrab-launch wait {view.id}` waits for it"
 
 
 def _cancel_foreground(job: Listed) -> Listed:

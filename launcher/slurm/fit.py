@@ -120,10 +120,11 @@ def _lacks(plan: Plan, partition: Partition) -> Iterator[Finding]:
     where = f"partition {partition.name}"
     nodes = slurm.get("nodes") or 1
     per_node = slurm.get("ranks_per_node") or -(-plan.ranks // nodes)
+    asks = f"{_count(nodes, 'node')} {'is' if nodes == 1 else 'are'} asked for"
     if nodes > partition.nodes:
-        yield Finding("slurm.nodes", f"{_count(nodes, 'node')} are asked for, {where} has {partition.nodes}")
+        yield Finding("slurm.nodes", f"{asks}, {where} has {partition.nodes}")
     elif nodes > partition.usable:
-        yield Finding("slurm.nodes", f"{_count(nodes, 'node')} are asked for, only {partition.usable} of {where} can be used now",
+        yield Finding("slurm.nodes", f"{asks}, only {partition.usable} of {where} can be used now",
                       certain=False)  # fmt: skip
     if asked(plan, "overcommit") is None:
         yield from _cores(plan, partition, where, per_node)

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from launcher.cli import acting
+from launcher.cli.book import Listed
 from launcher.cli.group_views import PlainGroup, Progress, TerminalGroup, group_lines
 from launcher.cli.render import placement_text
 from launcher.cli.texts import state_text, waiting_text
@@ -160,3 +162,27 @@ def test_a_state_is_told_with_its_attempt_its_reason_and_the_next_try() -> None:
     text = state_text(view("a", "restarting", next_try=time.time() + 100.4, reason="attempt 1 hung"))
     assert text == "restarting, next attempt in 1 min 40 s: attempt 1 hung"
     assert waiting_text(view("a", "restarting", next_try=5.0), now=7.0) == "now"
+
+
+class Slow:
+    """A daemon whose job takes a while to end."""
+
+    def __init__(self, *answers: JobView) -> None:
+        self._answers = list(answers)
+
+    def wait(self, job_id: str, seconds: float) -> JobView:
+        assert seconds <= acting.CANCEL_SECONDS
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+
+def test_cancel_says_what_it_waits_for_and_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    slow, gone = view("slow"), view("slow", "cancelled", reason="cancelled", exit_code=130, finished=2.0)
+    silent = view("silent", "unknown", reason="SLURM does not answer")
+    (ended,) = acting._gone(Slow(slow, gone), [Listed(slow, True)])  # type: ignore[arg-type]
+    assert ended.view.state == "cancelled"
+    assert "asked to end, now running; what does not end by itself is killed after a minute" in capsys.readouterr().err
+    (ended,) = acting._gone(Slow(silent), [Listed(silent, True)])  # type: ignore[arg-type]
+    assert "SLURM does not answer" in capsys.readouterr().err
+    assert f"`hvdgrab-launch wait {silent.id}`" in acting._cancelled_text(ended.view, before=False)
+    acting._gone(Slow(gone), [Listed(slow, True)])  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "", "what ends at once needs no words"
