@@ -92,7 +92,7 @@ class Queue:
                 return good
             if last is not None and last.fault is not None:
                 return last
-            return Snapshot(self._asked_at, fault="SLURM has not answered yet")
+            return Snapshot(self._asked_at, fault="SLURM is being asked about the queue, and has not answered yet")
 
     def _query(self) -> None:
         begun = time.monotonic()

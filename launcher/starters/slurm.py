@@ -31,6 +31,8 @@ INTERVAL = 10.0
 INTERVAL_VARIABLE = "HVDGRAB_SLURM_SECONDS"
 PATIENCE = 1.0
 """Seconds to wait for an answer that is on its way."""
+START_PATIENCE = 2.0
+"""The same before a submission, as it is put off for longer otherwise."""
 SETTLE = 20.0
 """Seconds for which a submission that was interrupted is still looked for: it may lie unread at the controller."""
 SILENT = 8.0
@@ -89,7 +91,9 @@ class SlurmStarter:
         if self._clock() < until:
             raise Unreachable(f"it was not submitted yet: another job a moment ago met with: {said}", reach.name)
         queue = self._queues.get(reach)
-        if queue is not None and (fault := queue.snapshot(0.0).fault) is not None and queue.asked:
+        if queue is None or not queue.asked or queue.snapshot(0.0).fault is None:
+            return
+        if (fault := queue.snapshot(START_PATIENCE).fault) is not None:
             raise Unreachable(f"it was not submitted yet: {fault}", reach.name)
 
     def find(self, job: JobPaths, attempt: int) -> Handle | None:

@@ -85,6 +85,38 @@ def test_where_the_queue_does_not_answer_sbatch_is_not_called(programs: Path, tm
     assert (tmp_path / "calls").read_text() == "x\nx\n"
 
 
+def test_the_first_submission_after_an_idle_time_waits_for_the_answer_on_its_way(
+    programs: Path, tmp_path: Path, monkeypatch
+) -> None:
+    put(programs, "sbatch", "echo 7")
+    put(programs, "squeue", f"echo '{SQUEUE_HEADER}'")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    starter = SlurmStarter(0.0)
+    environment = {"PATH": str(programs)}
+    job, made = job_in(tmp_path / "1")
+    starter.look({"a": starter.start(job, 1, made, environment)})
+    put(programs, "squeue", f"sleep 0.3; echo '{SQUEUE_HEADER}'")
+    starter._queue(Reach.of(environment))._good = None  # as it is when the last answer is long past
+    job, made = job_in(tmp_path / "2")
+    assert starter.start(job, 1, made, environment)["job_id"] == "7"
+
+
+def test_an_answer_that_does_not_come_in_time_is_said_to_be_on_its_way(programs: Path, tmp_path: Path, monkeypatch) -> None:
+    put(programs, "sbatch", "echo 7")
+    put(programs, "squeue", f"echo '{SQUEUE_HEADER}'")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setattr("launcher.starters.slurm.START_PATIENCE", 0.1)
+    starter = SlurmStarter(0.0)
+    environment = {"PATH": str(programs)}
+    job, made = job_in(tmp_path / "1")
+    starter.look({"a": starter.start(job, 1, made, environment)})
+    put(programs, "squeue", "exec sleep 5")
+    starter._queue(Reach.of(environment))._good = None
+    job, made = job_in(tmp_path / "2")
+    with pytest.raises(Unreachable, match="^it was not submitted yet: SLURM is being asked about the queue, and has not"):
+        starter.start(job, 1, made, environment)
+
+
 def test_budgets_count_from_the_last_retry_whoever_has_submitted(tmp_path: Path) -> None:
     job, _ = job_in(tmp_path)
     events = EventLog(job)
