@@ -56,12 +56,20 @@ class Context:
     """What cannot be done at present with a job, by id; see `launcher.daemon.faults`."""
     problem: str | None = None
     """What keeps the daemon from its work at present."""
+    refused: str | None = None
+    """Why a request could not be written down; None again once writing works."""
     stopping: threading.Event = field(default_factory=threading.Event)
 
     @property
     def environments(self) -> Environments:
         """The submitters' environments."""
         return Environments(self.dirs.environments)
+
+    def refuse(self, text: str) -> None:
+        """Keep in mind, and say once, why a request cannot be written down."""
+        if self.refused != text:
+            log.error("a request is refused: %s", text)
+        self.refused = text
 
     def view(self, job: Job) -> JobView:
         """A job as clients see it."""

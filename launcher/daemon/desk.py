@@ -18,6 +18,8 @@ from launcher.errors import EXIT_INTERRUPTED, LauncherError, UnreachableError, U
 from launcher.paths import JobPaths
 from launcher.record import read_events
 from launcher.state import CANCELLED, FAILED, FINAL, QUEUED, UNDER_WAY, WAITING, DaemonStatus, JobView, Submission
+from launcher.store.database import RecordError
+from launcher.store.jobs import Transaction
 from launcher.store.rows import Job
 
 CLOSING_SECONDS = 5.0
@@ -60,7 +62,7 @@ class Desk:
         self._check_dependencies(job)
         with self._kept(job.id, submission.environment):
             step("submit-environment-kept")
-            with self._store.transaction() as record:
+            with self._written() as record:
                 added = record.add(job)
         step("submit-recorded")
         if added.dir != job.dir:
@@ -69,6 +71,16 @@ class Desk:
         step("submit-noted")
         self._context.wake()
         return self._context.view(added), True
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[Transaction]:
+        """A transaction for a request; where it cannot be written, the daemon's status says so from then on."""
+        try:
+            with self._store.transaction() as record:
+                yield record
+        except RecordError as error:
+            self._context.refuse(str(error))
+            raise
 
     def _same(self, present: Job, submission: Submission) -> JobView:
         if present.dir != submission.dir:
@@ -98,7 +110,10 @@ class Desk:
             self._context.environments.keep(job_id, environment)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise UnreachableError(f"the environment cannot be kept in {self._context.dirs.environments}: {reason}") from error
+            text = f"the environment cannot be kept in {self._context.dirs.environments}: {reason}"
+            if isinstance(error, OSError):
+                self._context.refuse(text)
+            raise UnreachableError(text) from error
 
     def forget_orphans(self) -> None:
         """Remove environments whose submission was never recorded, or whose job has ended; before anybody is served."""
@@ -113,21 +128,29 @@ class Desk:
         job = self._job(job_id)
         if job.state in FINAL:
             return self._context.view(job)
-        mark_cancelled(job)
+        marked = mark_cancelled(job)
         step("cancel-marked")
-        now = self._context.clock.wall()
-        with self._store.transaction() as record:
-            ended = record.change(
-                job_id, only_in=WAITING, state=CANCELLED, exit_code=EXIT_INTERRUPTED, finished=now, cancel=True, next_try=None,
-                reason="cancelled before it started" if job.attempt == 0 else "cancelled between two attempts",
-            )  # fmt: skip
-            changed = ended or record.change(job_id, cancel=True)
+        try:
+            changed = self._record_cancel(job)
+        except RecordError as error:
+            if not marked:
+                raise
+            raise RecordError(f"{job_id} was asked to end, and the record can note that only later: {error}") from error
         step("cancel-recorded")
         if not job.cancel:
             self._context.note(job, "cancel-requested")
         self._context.wake()
         self._context.changed()
         return self._context.view(changed or self._job(job_id))
+
+    def _record_cancel(self, job: Job) -> Job | None:
+        now = self._context.clock.wall()
+        with self._written() as record:
+            ended = record.change(
+                job.id, only_in=WAITING, state=CANCELLED, exit_code=EXIT_INTERRUPTED, finished=now, cancel=True, next_try=None,
+                reason="cancelled before it started" if job.attempt == 0 else "cancelled between two attempts",
+            )  # fmt: skip
+            return ended or record.change(job.id, cancel=True)
 
     def retry(self, job_id: str, environment: Mapping[str, str]) -> JobView:
         """Queue a job again that failed or was cancelled, with whole restart budgets.
@@ -144,7 +167,7 @@ class Desk:
                 JobPaths(Path(job.dir)).cancel.unlink(missing_ok=True)
             except OSError as error:
                 raise UsageError(f"{job.dir} cannot be written: {error.strerror}") from error
-            with self._kept(job_id, environment), self._store.transaction() as record:
+            with self._kept(job_id, environment), self._written() as record:
                 changed = record.reopen(
                     job_id, only_in=(FAILED, CANCELLED), state=QUEUED, exit_code=None, reason=None, finished=None, cancel=False,
                     closed=False, first_attempt=job.attempt + 1, handle=None, next_try=None, delay=None, excluded=(),
@@ -200,7 +223,7 @@ class Desk:
             gpus=len(context.capacity.gpus),
             cpus_used=sum(min(job.cpus, context.capacity.cpus) for job in under_way),
             gpus_used=sum(len(job.gpu_ids) for job in under_way),
-            problem=context.problem,
+            problem=context.problem or context.refused,
         )
 
     def stop(self) -> None:
@@ -215,10 +238,12 @@ class Desk:
         return job
 
 
-def mark_cancelled(job: Job) -> None:
-    """Leave the request in the job directory too, where the job itself sees it."""
+def mark_cancelled(job: Job) -> bool:
+    """Leave the request in the job directory too, where the job itself sees it; returns whether it lies there."""
     try:
         number = os.open(JobPaths(Path(job.dir)).cancel, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         os.close(number)
     except OSError as error:  # the record holds it too
         log.warning("%s: the mark of its cancellation cannot be written: %s", job.id, error)
+        return False
+    return True

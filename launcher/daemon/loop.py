@@ -17,6 +17,8 @@ from launcher.store.lease import LeaseLostError
 
 PROBLEM_PAUSE = 2.0
 """Seconds until the next try, while something keeps the daemon from its work."""
+REQUEST_BYTES = 1 << 16
+"""Space that a request may need, with the environment that is kept for it."""
 
 
 class Waker:
@@ -61,6 +63,7 @@ def run(context: Context, engine: Engine, spool: Spool, waker: Waker, keep_reach
             soon = spool.look(now)
             keep_reachable(now)
             _over(context)
+            _try_writing(context)
         except LeaseLostError:
             raise
         except RecordError as error:
@@ -81,6 +84,26 @@ def _over(context: Context) -> None:
     if context.problem is not None:
         log.info("the work goes on")
     context.problem = None
+
+
+def _try_writing(context: Context) -> None:
+    """Whether what was refused would be written now: only then is it no problem any more.
+
+    The record has some space of its own, in which small changes succeed on a full disk; a request needs more.
+    """
+    if context.refused is None:
+        return
+    context.store.renew()
+    probe = context.dirs.state / ".space"
+    try:
+        probe.write_bytes(bytes(REQUEST_BYTES))
+    except OSError:
+        return
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+    context.refused = None
+    log.info("requests can be written down again")
 
 
 def _ends(context: Context) -> list[int]:

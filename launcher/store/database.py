@@ -147,7 +147,7 @@ def explained(path: Path) -> Iterator[None]:
 
 def _meaning(path: Path, text: str) -> str:
     if "full" in text:
-        return f"the record {path} cannot be written: the disk is full"
+        return f"the record {path} cannot be written: the disk is full; free space in {path.parent}"
     if "locked" in text:
         return f"the record {path} is locked by another program, and was not released within {BUSY_SECONDS:.0f} s"
     if "readonly" in text or "unable to open" in text:

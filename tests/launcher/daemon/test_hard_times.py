@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,16 +54,21 @@ def test_a_full_disk_under_the_record_loses_nothing_and_is_named_everywhere(full
     filler = fill(daemon.dirs.state)
     words = r"record\.sqlite cannot be written: the disk is full"
     refused = [daemon.write(f"refused{number}", "pass") for number in range(20)]
-    with pytest.raises(UnreachableError, match=words):
+    with pytest.raises(UnreachableError, match=f"{words}; free space in {daemon.dirs.state}"):
         for submission in refused:  # the log that is there takes some
             daemon.client().submit(submission)
+    time.sleep(1.5)  # a tick of the engine, which has nothing to write
+    assert "the disk is full" in str(daemon.client().status().problem)
+    listed = subprocess.run([sys.executable, "-m", "launcher", "ls"], capture_output=True, text=True, timeout=60, check=True)
+    assert "warning: the daemon is kept from its work: the record" in listed.stderr
     gate.touch()
     until(lambda: daemon.paths(job).attempt(1).end.exists(), "the end")
     until(lambda: daemon.client().status().problem is not None, "the daemon's notice of it")
     assert "the disk is full" in str(daemon.client().status().problem)
     assert daemon.client().job(job).state == "running", "what cannot be written down has not happened"
-    with pytest.raises(UnreachableError, match=words):
+    with pytest.raises(UnreachableError, match=f"{job} was asked to end, and the record can note that only later: .*{words}"):
         daemon.client().cancel(job)
+    assert daemon.paths(job).cancel.exists()
     filler.unlink()
     view = daemon.wait(job)
     assert (view.state, view.exit_code) == ("failed", 5), "its end came before the wish to cancel it"
