@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable
@@ -34,6 +35,8 @@ ODD_SECONDS = 30.0
 """What is no YAML file must not have changed for so long before it is moved aside: it may be on its way to another name."""
 PASSING = ("~", ".tmp", ".part", ".partial", ".swp", ".filepart", ".crdownload")
 """Endings of names that stay for a moment only."""
+LONGEST = 160
+"""Bytes of a name: the files beside it add to it, and file systems end at 255."""
 _OWN = ("taken", "done", "refused")
 Fingerprint = tuple[int, ...]
 
@@ -104,7 +107,7 @@ class Spool:
             target = self._free(self._taken / name)
             source.rename(target)
         except OSError as error:
-            self._say_once(name, f"spool: {source} cannot be taken: {error.strerror}")
+            self._say_once(name, f"spool: {shown(source)} cannot be taken: {error.strerror}")
             return
         self._said.pop(name, None)
         step("spool-taken")
@@ -118,15 +121,15 @@ class Spool:
             for entry in jobs:
                 self._hand_over(entry)
         except (UnreachableError, OSError) as error:
-            self._say_once(path.name, f"spool: {path} waits: {error}")
+            self._say_once(path.name, f"spool: {shown(path)} waits: {str(error).replace(str(path), shown(path))}")
         except LauncherError as error:
             self._refuse(path, str(error))
         except Exception as error:  # one file must not keep the daemon from its work
-            log.exception("spool: %s", path)
+            log.exception("spool: %s", shown(path))
             self._refuse(path, f"an error of hvdgrab-launch itself: {error!r}")
         else:
             if jobs:
-                log.info("spool: %s became %s", path.name, ", ".join(entry.job.id for entry in jobs))
+                log.info("spool: %s became %s", shown(path.name), ", ".join(entry.job.id for entry in jobs))
             self._put(path, self._done)
 
     def _prepared(self, path: Path) -> list[Prepared]:
@@ -171,17 +174,19 @@ class Spool:
         """Move a file aside, with the reason beside it; where that cannot be written yet, it waits for its refusal."""
         try:
             self._refused.mkdir(mode=0o700, exist_ok=True)
-            target = self._free(self._refused / path.name)
-            text = reason.replace(str(path), str(target))
+            target = self._free(self._refused / _short(path))
+            text = reason.replace(str(path), shown(target))
             with target.with_name(target.name + ".error").open("w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text + "\n")
             path.rename(target)
-            _notes(path).unlink(missing_ok=True)
+            if len(os.fsencode(path.name)) <= LONGEST:
+                _notes(path).unlink(missing_ok=True)
         except OSError as error:
-            self._say_once(path.name, f"spool: {path} is refused, and cannot be moved aside ({error.strerror}): {reason}")
+            text = reason.replace(str(path), shown(path))
+            self._say_once(path.name, f"spool: {shown(path)} is refused, and cannot be moved aside ({error.strerror}): {text}")
             return
         self._said.pop(path.name, None)
-        log.warning("spool: %s is refused: %s", path.name, text)
+        log.warning("spool: %s is refused: %s", shown(target.name), text)
 
     def _put(self, path: Path, directory: Path) -> None:
         """Move a file whose jobs are in the record; its notes outlast it, so that it never becomes jobs twice."""
@@ -190,7 +195,7 @@ class Spool:
             path.rename(self._free(directory / path.name))
             _notes(path).unlink(missing_ok=True)
         except OSError as error:
-            self._say_once(path.name, f"spool: {path} cannot be moved to {directory}: {error.strerror}")
+            self._say_once(path.name, f"spool: {shown(path)} cannot be moved to {directory}: {error.strerror}")
             return
         self._said.pop(path.name, None)
 
@@ -219,6 +224,19 @@ def _notes(path: Path) -> Path:
     return path.with_name(f".{path.name}.ids")
 
 
+def _short(path: Path) -> str:
+    """A file's name, or its beginning, which leaves space for what is written beside it."""
+    if len(os.fsencode(path.name)) <= LONGEST:
+        return path.name
+    ending = next((end for end in ENDINGS if path.name.lower().endswith(end)), "")
+    return os.fsencode(path.name)[: LONGEST - 20].decode("utf-8", "ignore") + ending
+
+
+def shown(name: Path | str) -> str:
+    """A file's name on one line: control characters, which it may hold, are escaped."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: ascii(found[0])[1:-1], str(name))
+
+
 def _fingerprint(info: os.stat_result) -> Fingerprint:
     return info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode
 
@@ -230,6 +248,9 @@ def _is_job(name: str, found: Fingerprint) -> bool:
 def check_file(path: Path) -> None:
     """Raises UsageError unless something is a job's file: a regular one of this user, with the name of a YAML file."""
     found = path.lstat()
+    length = len(os.fsencode(path.name))
+    if length > LONGEST:
+        raise UsageError(f"its name is {length} bytes long, and at most {LONGEST} are possible: give the file a shorter name")
     if stat.S_ISLNK(found.st_mode):
         raise UsageError("it is a link, and links are not followed: put the file itself into the spool")
     if stat.S_ISDIR(found.st_mode):

@@ -209,3 +209,30 @@ def test_a_refusal_that_cannot_be_written_is_kept_until_it_can(world: World, mon
     spool.look(world.clock.now)
     assert set(refusals(world)) == {"bad.yaml"}
     assert (world.dirs.spool / "refused" / "bad.yaml").exists()
+
+
+@pytest.mark.parametrize("letter", ["n", "é"])
+def test_a_name_that_leaves_no_space_for_the_files_beside_it_is_refused_under_a_shorter_one(world: World, letter: str) -> None:
+    size = len(letter.encode())
+    name = letter * (250 // size) + ".yaml"
+    (world.dirs.spool / name).write_text(TWO)
+    look(world, Spool(world.context, world.desk))
+    ((stem, text),) = refusals(world).items()
+    assert f"its name is {250 + 5} bytes long" in text
+    assert (world.dirs.spool / "refused" / stem).read_text() == TWO
+    assert stem.endswith(letter + ".yaml") and name.startswith(stem[:-5])
+    assert list((world.dirs.spool / "taken").iterdir()) == []
+
+
+def test_a_name_of_several_lines_is_one_line_in_the_log_and_in_the_reason(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "hvdgrab.daemon")
+    (world.dirs.spool / "bad\nERROR \x1b[2J.yaml").write_text("command: [python]\nresources: {ranks: x}\n")
+    (world.dirs.spool / "good\nname.yaml").write_text(TWO)
+    look(world, Spool(world.context, world.desk))
+    ((_, text),) = refusals(world).items()
+    assert r"/refused/bad\nERROR \x1b[2J.yaml" in text
+    lines = caplog.text.splitlines()
+    assert any(r"spool: good\nname.yaml became two-seed-0" in line for line in lines)
+    assert any(r"spool: bad\nERROR \x1b[2J.yaml is refused" in line for line in lines)
+    assert not any(line.startswith(("ERROR", "name.yaml")) for line in lines)
+    assert "\x1b" not in caplog.text + text
