@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from launcher.slurm.states import State, detail, parse_state
+from launcher.slurm.states import HALTED, State, detail, parse_state
 
 SQUEUE_HEADER = "JOBID|STATE|REASON|PARTITION|NODELIST|NAME|COMMENT"
 SQUEUE_FORMAT = "%i|%T|%r|%P|%N|%j|%k"
@@ -35,6 +35,11 @@ class Row:
     def detail(self) -> str:
         """For people."""
         return detail(self.state, self.partition, self.reason)
+
+    @property
+    def note(self) -> str | None:
+        """What keeps a job that runs from making progress, for people; None where nothing does."""
+        return f"job {self.job_id} {self.state.words}" if self.state in HALTED else None
 
 
 def parse_squeue(text: str) -> dict[str, Row]:

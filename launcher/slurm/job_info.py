@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 
 from launcher import stop
@@ -21,6 +22,18 @@ def parse_job(answer: Answer) -> dict[str, str] | None:
     for name, value in _FIELD.findall(answer.stdout):
         fields.setdefault(name, value)
     return fields
+
+
+def killed_by(fields: Mapping[str, str] | None) -> str | None:
+    """The signal that ended what SLURM ran for a job, such as ``SIGKILL``; None where none did, or where that is not known.
+
+    Source: ``scontrol(1)``: ExitCode is the exit code of the batch script, a colon, and the signal that ended it.
+    """
+    number = (fields or {}).get("ExitCode", "").partition(":")[2]
+    try:
+        return signal.Signals(int(number)).name
+    except ValueError:
+        return None
 
 
 def forgotten(answer: Answer) -> bool:

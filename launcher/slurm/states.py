@@ -113,6 +113,10 @@ def reason_in_words(reason: str) -> str:
     return f"SLURM's reason: {reason.strip() or 'none given'}"
 
 
+HALTED = (STATES["SUSPENDED"], STATES["STOPPED"])
+"""States of jobs that have their nodes and make no progress."""
+
+
 def detail(state: State, partition: str, reason: str) -> str:
     """One line for people about a job that is not over."""
     if state.phase != "waiting":

@@ -29,6 +29,8 @@ class Alive:
     """More about it, for people, such as ``pending in partition gpu: Resources``."""
     running: bool = True
     """Whether it has been started; False while a scheduler holds it back."""
+    note: str | None = None
+    """What people should know of one that was started: that a scheduler has suspended it."""
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,12 @@ from launcher.process.keeper import seconds_of
 from launcher.slurm import submission
 from launcher.slurm.answers import NoAnswer, Row, parse_sacct
 from launcher.slurm.commands import Reach
+from launcher.slurm.job_info import killed_by, parse_job
 from launcher.slurm.queue import Queue, Snapshot
 from launcher.slurm.script import token
 from launcher.slurm.submission import Submission
 from launcher.starters.base import Alive, Gone, Handle, Seen, Unknown, Unreachable
+from launcher.stop import FAILURE
 
 if TYPE_CHECKING:
     from launcher.plan import Plan
@@ -33,6 +35,8 @@ PATIENCE = 1.0
 """Seconds to wait for an answer that is on its way."""
 START_PATIENCE = 2.0
 """The same before a submission, as it is put off for longer otherwise."""
+ASK_SECONDS = 3.0
+"""Seconds that SLURM has to say by which signal a job ended."""
 SETTLE = 20.0
 """Seconds for which a submission that was interrupted is still looked for: it may lie unread at the controller."""
 SILENT = 8.0
@@ -169,9 +173,9 @@ class SlurmStarter:
         number = handle["job_id"]
         row = snapshot.rows.get(number) or snapshot.ended.get(number)
         if row is not None and row.state.phase == "over":
-            return Gone(row.state.cause, f"job {number} {row.state.words}{_on(row)}")
+            return Gone(row.state.cause, _killed(handle, row) or f"job {number} {row.state.words}{_on(row)}")
         if row is not None and number in snapshot.rows:
-            return Alive(f"job {number} {row.detail}", running=row.state.phase in ("running", "ending"))
+            return Alive(f"job {number} {row.detail}", running=row.state.phase in ("running", "ending"), note=row.note)
         if snapshot.begun <= self._submitted.get(_key(handle), float("-inf")):
             return Alive(f"job {number} was submitted", running=False)
         return self._forgotten(handle)
@@ -192,13 +196,14 @@ class SlurmStarter:
         return Gone(None, f"SLURM does not know job {number} any more, and it shows no life")
 
     def stop(self, handle: Handle, kill: bool) -> None:
-        """Cancel the job where it waits; tell its supervisor to stop where it runs; cancel it in any case if ``kill``."""
+        """Cancel the job where it waits or is suspended; tell its supervisor to stop where it runs; cancel any if ``kill``."""
         threading.Thread(target=self._cancel, args=(handle, kill), daemon=True, name="scancel").start()
 
     def _cancel(self, handle: Handle, kill: bool) -> None:
         reach = _reach(handle)
         if not kill:
-            reach.ask(("scancel", "--state=PENDING", handle["job_id"]))
+            for state in ("PENDING", "SUSPENDED"):  # no signal reaches what is suspended
+                reach.ask(("scancel", f"--state={state}", handle["job_id"]))
         reach.ask(("scancel", *(() if kill else ("--batch", "--signal=TERM")), handle["job_id"]))
 
     def _queue(self, reach: Reach) -> Queue:
@@ -211,6 +216,19 @@ def _reach(handle: Handle) -> Reach:
 
 def _key(handle: Handle) -> Key:
     return handle.get("cluster"), handle["job_id"]
+
+
+def _killed(handle: Handle, row: Row) -> str | None:
+    """What SLURM can say of an attempt whose supervisor was killed and so left no word; None where that is not what happened."""
+    job = JobPaths(Path(handle["dir"]))
+    if row.state.cause != FAILURE or submission.end_written(handle["dir"], handle["attempt"]):
+        return None
+    newest = job.newest_attempt()
+    if not newest.claim.exists():
+        return None
+    answer = _reach(handle).ask(("scontrol", "--oneliner", "show", "job", row.job_id), timeout=ASK_SECONDS)
+    name = killed_by(parse_job(answer))
+    return f"what ran attempt {newest.number}, in job {row.job_id} of SLURM, was killed by {name}" if name else None
 
 
 def _stamp(job: JobPaths) -> int:

@@ -16,9 +16,9 @@ from launcher.plan import Plan
 from launcher.planning import make_plan
 from launcher.slurm import choice
 from launcher.slurm.allocation import Allocation, expand_counts
-from launcher.slurm.answers import NoAnswer, parse_sacct, parse_squeue, parse_submitted, refusal
+from launcher.slurm.answers import SQUEUE_HEADER, NoAnswer, parse_sacct, parse_squeue, parse_submitted, refusal
 from launcher.slurm.commands import Answer, scrub
-from launcher.slurm.job_info import parse_job, said_in_log, why_stopped
+from launcher.slurm.job_info import killed_by, parse_job, said_in_log, why_stopped
 from launcher.slurm.script import OWN_OPTIONS, script
 from launcher.slurm.states import STATES, parse_state, reason_in_words
 from launcher.slurm.way import parse_types
@@ -260,6 +260,19 @@ def test_what_scontrol_says_is_a_cause(fields, cause):
     found = parse_job(Answer(0, f"JobId=7 JobName=a {fields}\n", ""))
     request = why_stopped(found, restarts=0)
     assert (request.cause if request else None) == cause
+
+
+def test_the_signal_that_ended_a_batch_script_has_its_name():
+    said = Answer(0, "JobId=64 JobState=FAILED Reason=RaisedSignal:9(Killed) ExitCode=0:9 DerivedExitCode=0:0", "")
+    assert killed_by(parse_job(said)) == "SIGKILL"
+    for code in ("ExitCode=1:0", "ExitCode=0:999", "ExitCode=", ""):
+        assert killed_by(parse_job(Answer(0, f"JobState=FAILED {code}", ""))) is None
+    assert killed_by(parse_job(Answer(1, "", "slurm_load_jobs error"))) is None
+
+
+def test_only_a_job_that_makes_no_progress_has_a_note():
+    rows = parse_squeue(f"{SQUEUE_HEADER}\n1|RUNNING|None|main|n1|a|\n2|SUSPENDED|None|main|n1|a|\n3|PENDING|Priority|main||a|\n")
+    assert [rows[number].note for number in "123"] == [None, "job 2 is suspended", None]
 
 
 def test_no_answer_of_scontrol_is_no_cause():

@@ -12,7 +12,7 @@ from launcher.record import EventLog
 from launcher.slurm.answers import SQUEUE_HEADER
 from launcher.slurm.batch import first_attempt
 from launcher.slurm.commands import Reach
-from launcher.starters.base import Handle, StartError, Unreachable
+from launcher.starters.base import Alive, Gone, Handle, StartError, Unreachable
 from launcher.starters.slurm import SILENT, SlurmStarter
 from tests.launcher.daemon.conftest import world  # noqa: F401 - a fixture
 from tests.launcher.daemon.kit import World
@@ -115,6 +115,51 @@ def test_an_answer_that_does_not_come_in_time_is_said_to_be_on_its_way(programs:
     job, made = job_in(tmp_path / "2")
     with pytest.raises(Unreachable, match="^it was not submitted yet: SLURM is being asked about the queue, and has not"):
         starter.start(job, 1, made, environment)
+
+
+def test_a_suspended_job_runs_and_says_why_it_makes_no_progress(programs: Path, tmp_path: Path, monkeypatch) -> None:
+    put(programs, "sbatch", "echo 7")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    starter = SlurmStarter(0.0)
+    job, made = job_in(tmp_path)
+    handle = starter.start(job, 1, made, {"PATH": str(programs)})
+    said = []
+    for state in ("RUNNING", "SUSPENDED", "RUNNING"):
+        put(programs, "squeue", f"echo '{SQUEUE_HEADER}'; echo '7|{state}|None|main|n1|a|'")
+        seen = starter.look({"a": handle})["a"]
+        assert isinstance(seen, Alive)
+        said.append((seen.running, seen.note))
+    assert said == [(True, None), (True, "job 7 is suspended"), (True, None)]
+
+
+def test_a_suspended_job_is_cancelled_as_no_signal_would_reach_it(programs: Path, tmp_path: Path, monkeypatch) -> None:
+    put(programs, "sbatch", "echo 7")
+    put(programs, "scancel", f'echo "$@" >> {tmp_path}/calls')
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    starter = SlurmStarter(0.0)
+    job, made = job_in(tmp_path)
+    handle = starter.start(job, 1, made, {"PATH": str(programs)})
+    starter._cancel(handle, kill=False)
+    starter._cancel(handle, kill=True)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls == ["--state=PENDING 7", "--state=SUSPENDED 7", "--batch --signal=TERM 7", "7"]
+
+
+@pytest.mark.parametrize(("code", "reason"), [("0:9", "what ran attempt 1, in job 7 of SLURM, was killed by SIGKILL"),
+                                              ("1:0", "job 7 ended with an error")])  # fmt: skip
+def test_a_batch_script_that_was_killed_is_said_to_be(
+    programs: Path, tmp_path: Path, monkeypatch, code: str, reason: str
+) -> None:
+    put(programs, "sbatch", "echo 7")
+    put(programs, "squeue", f"echo '{SQUEUE_HEADER}'; echo '7|FAILED|NonZeroExitCode|main|n1|a|'")
+    put(programs, "scontrol", f"echo 'JobId=7 JobState=FAILED ExitCode={code}'")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    starter = SlurmStarter(0.0)
+    job, made = job_in(tmp_path)
+    handle = starter.start(job, 1, made, {"PATH": str(programs)})
+    assert starter.look({"a": handle})["a"] == Gone("failure", "job 7 ended with an error")
+    job.attempt(1).claim.write_text("{}")
+    assert starter.look({"a": handle})["a"] == Gone("failure", reason)
 
 
 def test_budgets_count_from_the_last_retry_whoever_has_submitted(tmp_path: Path) -> None:
