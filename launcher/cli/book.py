@@ -5,6 +5,7 @@ The commands that only read work without a daemon as well: from the record's fil
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from launcher.cli.resolve import Known, resolve, resolve_all
 from launcher.client import Client, JobView, NotRunningError, read_record_offline
 from launcher.errors import UnreachableError
 from launcher.paths import JobPaths, jobs_root, list_jobs
-from launcher.record import read_record
+from launcher.record import read_events, read_record
+from launcher.state import UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Listed:
     view: JobView
     kept: bool
     """Whether it is in the daemon's record; else its directory is all that there is."""
+    foreground: bool = False
+    """Whether a command ran it in the foreground; neither this nor `kept`: another record holds it, or none."""
 
     def to_json(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -43,7 +47,7 @@ class Book:
     def all(self) -> list[Listed]:
         """All of them, oldest first."""
         jobs = [*(Listed(view, True) for view in self._recorded.values()),
-                *(Listed(directory_view(job), False) for job in self._beside.values())]  # fmt: skip
+                *(_beside(job) for job in self._beside.values())]  # fmt: skip
         return sorted(jobs, key=lambda job: job.view.submitted)
 
     def known(self) -> list[Known]:
@@ -62,12 +66,25 @@ class Book:
 
     def _listed(self, id: str) -> Listed:
         view = self._recorded.get(id)
-        return Listed(view, True) if view is not None else Listed(directory_view(self._beside[id]), False)
+        return Listed(view, True) if view is not None else _beside(self._beside[id])
+
+
+def _beside(job: JobPaths) -> Listed:
+    foreground = any(event["event"] == "submitted" for event in read_events(job.events))
+    return Listed(directory_view(job), False, foreground)
 
 
 def directory_view(job: JobPaths) -> JobView:
     """A job that is in no record, as its directory shows it."""
     record = read_record(job)
+    queued = next((event for event in record.events if event["event"] == "queued"), {})
+    submitted = record.submitted or queued.get("time")
+    plan = {} if record.ranks else _plan(job)
+    reason = record.reason
+    if record.submitted is None and record.state == UNKNOWN:
+        reason = (
+            "taken in by the daemon of another HVDGRAB_STATE" if queued else "nobody has taken it in"
+        )
     numbers = job.attempt_numbers()
     return JobView(
         id=job.id,
@@ -75,13 +92,13 @@ def directory_view(job: JobPaths) -> JobView:
         state=record.state,
         exit_code=record.exit_code,
         dir=record.dir,
-        reason=record.reason,
-        submitted=record.submitted or 0.0,
+        reason=reason,
+        submitted=submitted or 0.0,
         started=record.submitted,
         finished=record.finished,
         seconds=record.seconds,
-        ranks=record.ranks or 0,
-        backend=record.backend or "",
+        ranks=record.ranks or queued.get("ranks") or plan.get("ranks") or 0,
+        backend=record.backend or queued.get("backend") or plan.get("backend") or "",
         attempt=numbers[-1] if numbers else 0,
         attempts=sum(job.attempt(number).end.exists() for number in numbers),
         group=None,
@@ -89,6 +106,14 @@ def directory_view(job: JobPaths) -> JobView:
         owner="",
         next_try=None,
     )
+
+
+def _plan(job: JobPaths) -> dict[str, Any]:
+    try:
+        found = json.loads(job.plan.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def open_book(jobs_dir: str | None, client: Client | None = None) -> Book:

@@ -78,7 +78,7 @@ def _note(job: Listed) -> str:
     waiting = waiting_text(view)
     parts = [
         f"next attempt {waiting}" if waiting else "",
-        "" if job.kept else "foreground",
+        "" if job.kept else "foreground" if job.foreground else "not in this record",
         f"by {view.owner}" if job.kept and not view.final and view.owner not in ("", socket.gethostname()) else "",
         printable(view.reason).replace("\n", " ") if view.reason else "",
     ]

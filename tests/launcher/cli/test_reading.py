@@ -135,9 +135,27 @@ def test_a_row_says_what_is_special(no_daemon: Path) -> None:
 
     assert note(owner=socket.gethostname()) == ""
     assert note(owner="login2", reason="waits\nfor\x1b[2J slots") == "by login2; waits for slots"
-    assert note(kept=False) == "foreground"
+    assert note(kept=False) == "not in this record"
     assert note(state="restarting", next_try=1.0, owner="") == "next attempt now"
     assert listing.row(Listed(view("a", seconds=3700.0, exit_code=0, ranks=4), True))[2:7] == ("0", "1", "4", "-", "1 h 1 min")
+
+
+def test_a_job_that_another_record_holds_is_told_from_one_that_ran_in_the_foreground(
+    no_daemon: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreground_job(no_daemon, "here-20250102-030405-00ff")
+    taken, planned = (JobPaths(no_daemon / "jobs" / f"{name}-20250102-030405-00ff") for name in ("taken", "planned"))
+    for job in (taken, planned):
+        job.create()
+    EventLog(taken).add("queued", ranks=3, backend="local")
+    planned.plan.write_text(json.dumps({"ranks": 5}))
+    record_of(monkeypatch, None)
+    assert main(["ls"]) == 0
+    cells = {line.split("-")[0]: re.split(r"  +", line.strip()) for line in capsys.readouterr().out.splitlines()[1:]}
+    assert cells["here"][-1] == "foreground"
+    assert cells["taken"][4] == "3" and cells["taken"][5].startswith("20")
+    assert cells["taken"][-1] == "not in this record; taken in by the daemon of another HVDGRAB_STATE"
+    assert cells["planned"][4] == "5" and cells["planned"][-1] == "not in this record; nobody has taken it in"
 
 
 def test_colours_are_for_terminals_and_touch_the_state_alone() -> None:
