@@ -49,6 +49,16 @@ def sentence(record: OfflineRecord, me: Holder | None = None) -> str:
     )
 
 
+def lives(record: OfflineRecord, me: Holder | None = None) -> bool:
+    """Whether a daemon of this host holds the record, although it does not answer here."""
+    from launcher.store.lease import Holder
+
+    holder, own = record.holder, me or Holder()
+    if holder is None or holder.released or holder.host != own.host:
+        return False
+    return not holder.certainly_gone(own, shared=False)
+
+
 def read() -> tuple[str, OfflineRecord]:
     """The sentence, and the record; where that cannot be read, the sentence says why."""
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import hvdgrab
 import launcher
-from launcher.cli.absent import read
+from launcher.cli.absent import lives, read
 from launcher.cli.guard import complain
 from launcher.cli.table import facts
 from launcher.cli.texts import moment
@@ -104,14 +104,19 @@ def _by_state(found: DaemonStatus, *, ended: bool) -> str:
 
 def _print_absent(message: str, record: OfflineRecord, *, as_json: bool) -> None:
     dirs = Dirs.of_user()
+    holder = record.holder if lives(record) else None
     if as_json:
         known = {"state_dir": str(dirs.state), "socket": str(dirs.socket), "log": str(dirs.log)}
-        print(json.dumps({"running": False, "reason": message, "owner": record.owner, **known}))
+        print(
+            json.dumps(
+                {"running": False, "reason": message, "owner": record.owner, "pid": holder.pid if holder else None, **known}
+            )
+        )
         return
     complain(message)
     left = [view for view in record.views if not view.final]
     pairs = [
-        ("running", "no"),
+        ("running", f"process {holder.pid} on {holder.host}, which does not answer here" if holder else "no"),
         ("jobs", f"{len(left)} had not ended when it was last heard of" if left else None),
         ("record", dirs.state),
         ("socket", dirs.socket),

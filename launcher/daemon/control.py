@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import socket
 import subprocess
@@ -34,6 +35,7 @@ _KEPT = (
 )
 _KEPT_PREFIXES = ("HVDGRAB_", "XDG_", "PYTHON", "LC_")
 _READY = b"ready "
+_WAITS = re.compile(rb"\Awaits ([^\n]*)\n")
 
 
 def start(dirs: Dirs, seconds: float = START_SECONDS) -> int:
@@ -96,6 +98,9 @@ def _hear(read: int, seconds: float) -> bytes:
             if not part:
                 break
             said += part
+            while found := _WAITS.match(said):
+                said = said[found.end() :]
+                print(f"hvdgrab-launch: {found[1].decode('utf-8', 'replace')}", file=sys.stderr, flush=True)
     return said
 
 
@@ -110,6 +115,12 @@ class Starting:
     def ready(self, pid: int) -> None:
         """Say that a daemon, of this process id, is ready."""
         self._say(_READY + str(pid).encode("ascii"))
+
+    def waits(self, text: str) -> None:
+        """Say what holds the start up: one line, before it is ready or has failed."""
+        if self._ready_fd is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._ready_fd, f"waits {text}\n".encode("utf-8", "backslashreplace"))
 
     def failed(self, text: str) -> None:
         """Say why this daemon ends."""

@@ -65,9 +65,13 @@ def run(dirs: Dirs, ready_fd: int | None) -> int:
             _log_to(dirs, also_stderr=not starting.background)
             _serve(dirs, stack, starting, umask)
     except LeaseHeldError as error:
-        if error.pid is not None and starting.background and control.listens(dirs, RETURN_SECONDS):
-            starting.ready(error.pid)  # the owner had lost its socket, and has made it again
-            return EXIT_OK
+        if error.pid is not None and starting.background:
+            starting.waits(
+                f"process {error.pid} holds the record, and may have lost its socket: waiting {RETURN_SECONDS:.0f} s for it"
+            )
+            if control.listens(dirs, RETURN_SECONDS):
+                starting.ready(error.pid)  # the owner had lost its socket, and has made it again
+                return EXIT_OK
         log.error("%s", error)
         starting.failed(str(error))
         return error.exit_code

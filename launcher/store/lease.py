@@ -111,7 +111,8 @@ def _watch(
     if seen.boot == me.boot and seen.processes == me.processes:
         raise LeaseHeldError(
             f"the record is owned by the daemon with process id {seen.pid} on this host, which has another runtime directory: "
-            "set HVDGRAB_RUNTIME or XDG_RUNTIME_DIR as it was when that one was started, or end it with `kill`",
+            "set HVDGRAB_RUNTIME or XDG_RUNTIME_DIR as it was when that one was started, or end it with "
+            f"`kill {seen.pid}`; jobs go on",
             seen.pid,
         )
     end = steady() + seen.seconds

@@ -76,6 +76,29 @@ def test_of_two_daemons_started_at_once_one_wins_and_the_other_says_so(daemon: R
     assert winner.returncode == 0
 
 
+def test_a_daemon_that_listens_in_another_runtime_directory_is_named_by_all(daemon: RealDaemon) -> None:
+    owner = daemon.start()
+    environment = {**os.environ, "HVDGRAB_RUNTIME": str(daemon.folder / "other")}
+    status, start = (
+        subprocess.run(
+            [sys.executable, "-m", "launcher", "daemon", word],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        for word in ("status", "start")
+    )
+    assert (status.returncode, start.returncode) == (3, 3)
+    assert f"running  process {owner} on {os.uname().nodename}, which does not answer here" in status.stdout
+    assert f"the daemon, process {owner}, runs, but cannot be reached" in status.stderr
+    first, last = start.stderr.splitlines()
+    assert f"process {owner} holds the record, and may have lost its socket: waiting 15 s for it" in first
+    assert f"`kill {owner}`; jobs go on" in last
+    assert daemon.client().status().pid == owner
+
+
 def test_nobody_else_can_reach_the_socket(daemon: RealDaemon) -> None:
     daemon.start()
     for path, mode in (
