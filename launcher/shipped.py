@@ -38,7 +38,9 @@ def find_spec(wanted: str) -> Path:
     if path.exists():
         raise UsageError(f"{wanted} is not a regular file")
     names = ", ".join(shipped_names())
-    raise UsageError(f"there is no file {wanted}" + (f"; ready-made jobs: {names}" if names else ""))
+    a_word = len(path.parts) == 1 and not path.suffix  # it may be meant as a command
+    what = f"there is no command or file called {wanted!r}" if a_word else f"there is no file {wanted}"
+    raise UsageError(what + (f"; ready-made jobs: {names}" if names else ""))
 
 
 def _shipped(wanted: str) -> Path | None:

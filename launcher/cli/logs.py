@@ -22,9 +22,7 @@ STATE_SECONDS = 1.0
 _SEPARATOR = re.compile(rb"^=== attempt (\d+), [0-9-]{10} [0-9:]{8}, \S+ ===\n", re.MULTILINE)
 
 
-def logs(
-    wanted: str, jobs_dir: str | None, *, rank: int, follow: bool, attempt: int | None, backend: bool, as_json: bool
-) -> int:
+def logs(wanted: str, jobs_dir: str | None, *, rank: int, follow: bool, attempt: int | None, backend: bool, as_json: bool) -> int:
     """Copy a rank's log to stdout, byte for byte; returns the exit code."""
     jobs = open_book(jobs_dir).one(wanted)
     if len(jobs) > 1:
@@ -35,6 +33,8 @@ def logs(
     path = paths.backend_log if backend else _rank_log(job, paths, rank)
     if follow and (as_json or attempt is not None):
         raise UsageError("-f goes neither with --json nor with --attempt: it copies what is written from now on")
+    if not paths.root.exists():
+        raise UsageError(f"the directory of {job.view.id} is gone, {paths.root}, and its logs with it")
     if not path.exists() and not follow:
         who = "what started the ranks" if backend else f"rank {rank}"
         raise UsageError(f"{who} of {job.view.id} has written nothing ({job.view.state})")

@@ -38,6 +38,7 @@ def test_reading_works_while_the_daemon_is_down_and_says_so(own_home: Home) -> N
     shutil.rmtree(next(own_home.jobs.glob("done-*")))
     assert "(it is gone)" in own_home.call("show", "done").stdout
     assert "is not there" in own_home.call("events", "done").stderr
+    assert "is gone, " in own_home.call("logs", "done").stderr
     assert own_home.run("cancel", "left").returncode == 0
     assert marked(left["id"]) == []
     assert own_home.data("daemon", "status")["running"] is True, "cancel has started one"
