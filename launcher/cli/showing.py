@@ -19,10 +19,12 @@ from launcher.paths import JobPaths
 from launcher.process.marks import RankMark, read_marks
 from launcher.progress import MetricsFollower, duration
 from launcher.record import read_events
+from launcher.slurm.naming import job_of
 
 FAILED = ("failed", "unknown", "restarting")
 """States in which the failing rank's last lines are of interest."""
 MOST_WARNINGS = 5
+NODES_SHOWN = 8
 
 
 def show(wanted: str, jobs_dir: str | None, *, as_json: bool) -> int:
@@ -56,6 +58,7 @@ def as_data(job: Listed) -> dict[str, Any]:
         **job.to_json(),
         "attempt_ends": [asdict(end) for end in attempt_ends(paths)],
         "marks": [asdict(mark) if mark else None for mark in marks],
+        "slurm_job_id": job_of(paths.newest_attempt())[0],
         "first_failing_rank": failing.rank if failing else None,
         "report": str(paths.report) if paths.report.exists() else None,
     }
@@ -77,6 +80,7 @@ def job_lines(view: JobView) -> list[str]:
         ("submitted", moment(view.submitted)),
         ("time", _time(view)),
         ("ranks", f"{view.ranks} by {view.backend}" if view.ranks else None),
+        ("SLURM", slurm_text(paths, view)),
         ("progress", newest.latest.text(None) if newest.latest else None),
         ("looked after", f"by the daemon on {view.owner}" if view.owner and not view.final else None),
         ("directory", view.dir if paths.root.exists() else f"{view.dir} (it is gone)"),
@@ -93,6 +97,20 @@ def _time(view: JobView) -> str | None:
     if view.seconds is not None:
         return duration(view.seconds)
     return f"{duration(max(0.0, time.time() - view.started))} so far" if view.started and not view.final else None
+
+
+def slurm_text(paths: JobPaths, view: JobView) -> str | None:
+    """The job of SLURM that runs the newest attempt or ran it, and its nodes once they are known; None where none does."""
+    attempt = paths.newest_attempt()
+    number, cluster = job_of(attempt)
+    if number is None:
+        return None
+    end = AttemptEnd.read(attempt)
+    marked = sorted({mark.host for mark in read_marks(attempt, view.ranks) if mark is not None})
+    nodes = list(end.hosts) if end is not None and end.hosts else marked
+    more = f" and {len(nodes) - NODES_SHOWN} more" if len(nodes) > NODES_SHOWN else ""
+    where = f" of cluster {cluster}" if cluster else ""
+    return f"job {number}{where}" + (f" on {', '.join(nodes[:NODES_SHOWN])}{more}" if nodes else "")
 
 
 def report_text(view: JobView) -> str | None:

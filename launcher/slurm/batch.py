@@ -35,6 +35,7 @@ from launcher.slurm.allocation import Allocation
 from launcher.slurm.commands import Answer, call
 from launcher.slurm.examine import said_in_trial
 from launcher.slurm.job_info import parse_job, said_in_log, why_stopped
+from launcher.slurm.naming import NamingLog
 from launcher.slurm.script import LOG, script
 
 ASK_SECONDS = 5.0
@@ -130,6 +131,10 @@ class BatchRun(AttemptRun):
     """An attempt inside a job of SLURM, which can say what only SLURM knows."""
 
     scheduler: Scheduler
+
+    def _start_and_wait(self, signals: SignalBox) -> Outcome:
+        self._events = NamingLog(self._job, self.scheduler.allocation.job_id)
+        return super()._start_and_wait(signals)
 
     def _from_outside(self, marks: list[RankMark | None], unknown: list[str]) -> stop.Stop | None:
         """SLURM may have told the ranks alone to end (preemption with a grace time), or lost a node under them."""

@@ -24,6 +24,7 @@ from launcher.process.marks import RankMark
 from launcher.process.signals import SignalBox
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.held import Ask, asker, said_of_step, why_over
+from launcher.slurm.naming import NamingLog
 
 PAUSE = 0.2
 """Seconds between two looks whether an allocation is free."""
@@ -48,6 +49,7 @@ class AllocationRun(AttemptRun):
     ask: Ask
 
     def _start_and_wait(self, signals: SignalBox) -> Outcome:
+        self._events = NamingLog(self._job, self.allocation.job_id)
         with self._turn(signals):
             return super()._start_and_wait(signals)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -63,6 +64,9 @@ def test_a_job_of_slurm_is_followed_to_its_end_with_its_code(user: User) -> None
     ended = user.job({"command": ["python", "-c", code], **SLURM}, code=5)
     assert (ended["state"], ended["exit_code"]) == ("failed", 5)
     assert "rank 1 on n2 ended with exit code 5" in ended["reason"]
+    found = user.state(ended["id"])
+    assert re.search(rf"^SLURM +job {found['slurm_job_id']} on n1, n2$", user.type("show", ended["id"]), re.MULTILINE)
+    assert re.search(rf" started +.*slurm_job_id=\"?{found['slurm_job_id']}\b", user.type("events", ended["id"]))
 
 
 @pytest.mark.soak
