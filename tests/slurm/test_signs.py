@@ -12,11 +12,13 @@ from launcher import stop
 from launcher.claim import Claim
 from launcher.outcome import AttemptEnd
 from launcher.process.sweep import marked
+from launcher.record import read_events
 from launcher.slurm import queue
 from launcher.starters.base import Alive
 from tests.slurm.cluster import wait_for
 from tests.slurm.driver import Driver, appears
 from tests.slurm.test_jobs import counting, driver  # noqa: F401 - a fixture
+from tests.slurm.test_record import User, submitted, user  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.soak
 
@@ -57,3 +59,18 @@ def test_a_killed_supervisor_is_said_to_have_been_killed(driver: Driver) -> None
     os.kill(claim.pid, signal.SIGKILL)
     gone = driver.wait(handle)
     assert gone.reason == f"what ran attempt 1, in job {handle['job_id']} of SLURM, was killed by SIGKILL"
+
+
+def test_after_an_idle_time_the_daemon_submits_at_once_and_says_of_a_killed_supervisor_what_it_was(user: User) -> None:  # noqa: F811
+    assert submitted(user, counting(1)).ended()["state"] == "succeeded"
+    time.sleep(queue.TIMEOUT + 2)  # longer than an answer is good for
+    job = submitted(user, counting(500, restart={"lost_node": 0}))
+    appears(job.paths.rank_log(1), "starts", 60)
+    assert "waiting" not in [event["event"] for event in read_events(job.paths.events)]
+    claim = Claim.read(job.paths.attempt(1))
+    assert claim is not None
+    os.kill(claim.pid, signal.SIGKILL)
+    ended = job.ended(60)
+    number = ended["slurm_job_id"]
+    assert (ended["state"], ended["exit_code"]) == ("failed", 137)
+    assert ended["reason"] == f"what ran attempt 1, in job {number} of SLURM, was killed by SIGKILL"
