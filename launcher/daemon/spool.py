@@ -8,6 +8,7 @@ refused in ``refused/`` with the reason beside it; so does, after a while, whate
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -121,6 +122,8 @@ class Spool:
             for entry in jobs:
                 self._hand_over(entry)
         except (UnreachableError, OSError) as error:
+            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+                self._context.refuse(f"the spool's files wait: {self._taken} cannot be written: the disk is full")
             self._say_once(path.name, f"spool: {shown(path)} waits: {str(error).replace(str(path), shown(path))}")
         except LauncherError as error:
             self._refuse(path, str(error))

@@ -192,7 +192,7 @@ def test_logs_can_be_followed_until_the_end_of_the_job(here: Path, capfd: pytest
     job.rank_log(0).write_bytes(b"first\n")
     EventLog(job).add("submitted", ranks=1, **own_identity())
     code = f"import time; time.sleep(1); open({str(job.rank_log(0))!r}, 'ab').write(b'second\\n'); "
-    code += f'open({str(job.events)!r}, \'a\').write(\'{{"event": "finished", "state": "succeeded", "exit_code": 0}}\\n\')'
+    code += f"open({str(job.events)!r}, 'a').write('{{\"event\": \"finished\", \"state\": \"succeeded\", \"exit_code\": 0}}\\n')"
     with subprocess.Popen([*command_line()[:1], "-c", code]):
         assert main(["logs", "f", "-f"]) == 0
     assert capfd.readouterr().out == "first\nsecond\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher import facts
-from launcher.daemon import crash
+from launcher.daemon import crash, loop
 from launcher.daemon.spool import ODD_SECONDS, RECOVER_SECONDS, SETTLED_SECONDS, Spool
 from launcher.store.database import RecordError
 from tests.launcher.daemon.kit import World
@@ -77,6 +77,24 @@ def test_a_full_disk_lets_the_file_wait(world: World, monkeypatch: pytest.Monkey
     world.clock.now += RECOVER_SECONDS
     spool.look(world.clock.now)
     assert world.store.counts() == {"queued": 2}
+
+
+def test_a_disk_that_is_full_for_the_spool_is_a_problem_of_the_daemon_until_there_is_space(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (world.dirs.spool / "two.yaml").write_text(TWO)
+    with monkeypatch.context() as patch:
+        patch.setattr("launcher.daemon.spool.replace_text", full)
+        look(world, Spool(world.context, world.desk))
+        assert "/taken cannot be written: the disk is full" in str(world.desk.status().problem)
+        patch.setattr(Path, "write_bytes", full)
+        loop._try_writing(world.context)
+        assert world.desk.status().problem is not None
+    loop._try_writing(world.context)
+    assert world.desk.status().problem is None
 
 
 def test_files_of_one_name_and_names_that_are_no_text_do_not_get_in_each_others_way(world: World) -> None:
