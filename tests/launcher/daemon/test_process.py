@@ -76,6 +76,7 @@ def test_of_two_daemons_started_at_once_one_wins_and_the_other_says_so(daemon: R
     assert winner.returncode == 0
 
 
+@pytest.mark.soak
 def test_a_daemon_that_listens_in_another_runtime_directory_is_named_by_all(daemon: RealDaemon) -> None:
     owner = daemon.start()
     environment = {**os.environ, "HVDGRAB_RUNTIME": str(daemon.folder / "other")}
