@@ -141,7 +141,7 @@ class Engine:
     def _alive(self, job: Job, answer: Alive) -> None:
         job = catch_up(self._store, job)
         running = answer.running and (job.state == RUNNING or _has_ranks(job))
-        self._set(job, RUNNING if running else STARTING, None if running else answer.detail)
+        self._set(job, RUNNING if running else STARTING, answer.note if running else answer.detail)
 
     def _ended(self, job: Job, gone: Gone | None = None) -> None:
         self._ending.ended(job, gone)
