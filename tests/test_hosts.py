@@ -105,7 +105,8 @@ def test_the_links_have_the_rate_that_was_asked_for(net):
 def test_mpirun_reaches_all_hosts(net):
     program = (
         "import socket; from mpi4py import MPI; world = MPI.COMM_WORLD; "
-        "local = world.Split_type(MPI.COMM_TYPE_SHARED); print(world.rank, socket.gethostname(), local.size, flush=True)"
+        "local = world.Split_type(MPI.COMM_TYPE_SHARED); "
+        "print(f'{world.rank} {socket.gethostname()} {local.size}\\n', end='', flush=True)"
     )
     done = net.mpirun(2, ["-c", program])
     assert done.returncode == 0, done.stderr

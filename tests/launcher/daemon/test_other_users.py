@@ -17,7 +17,8 @@ from tests.real import ROOT, need
 NOBODY = 65534
 AS_NOBODY = f"""
 import contextlib, io, json, os, pkgutil, sys
-import difflib, encodings.idna, encodings.utf_8_sig, http.client, launcher, pydantic, sqlite3, urllib.parse, yaml
+import difflib, http.client, launcher, pydantic, sqlite3, urllib.parse, yaml
+import encodings.ascii, encodings.idna, encodings.latin_1, encodings.utf_8_sig
 for found in pkgutil.walk_packages(launcher.__path__, "launcher."):
     if "bootstrap" not in found.name and "__main__" not in found.name:
         __import__(found.name)
