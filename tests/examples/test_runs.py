@@ -99,6 +99,7 @@ def test_on_two_ranks_with_accumulation() -> None:
     assert all(record.train_loss is not None for record in records)
 
 
+@pytest.mark.soak
 def test_on_two_ranks_as_plain_horovod() -> None:
     records = _mpirun("digits", "--no-grab")
     assert [(record.order, record.ranks) for record in records] == [("plain-horovod", 2)] * 2

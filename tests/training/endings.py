@@ -58,6 +58,7 @@ def main(how: str, directory: Path) -> None:
     if how == "late" and hvd.rank() == 0:
         receive_late()
     if how == "shutdown":
+        hvd.barrier()  # one rank's shutdown is everybody's: the other may still be in its last backward pass
         hvd.shutdown()
 
 

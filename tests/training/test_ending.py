@@ -56,7 +56,7 @@ def test_a_rank_that_dies_ends_the_job(real_ranks: Start, tmp_path: Path) -> Non
     assert seconds < 15, ended.output
 
 
-@pytest.mark.parametrize("how", ["well", "late"])
+@pytest.mark.parametrize("how", [pytest.param("well", marks=pytest.mark.soak), "late"])
 def test_the_last_epoch_has_its_line_without_close(real_ranks: Start, how: str, tmp_path: Path) -> None:
     """Also where the other ranks are long through: the first one that leaves ends MPI for all, with Horovod."""
     ended, _ = run(real_ranks, 2, how, tmp_path, HVDGRAB_JOB_DIR=str(tmp_path))
