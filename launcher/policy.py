@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from launcher.counted import counted
 from launcher.state import CANCELLED, FAILED, SUCCEEDED
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _against_another(settings: Mapping[str, Any], ends: Sequence[AttemptEnd]) ->
     budget = settings[cause]
     spent = sum(budget_of(end) == cause for end in ends)
     if budget != UNLIMITED and spent > budget:
-        allowed = f"restart.{cause} allows {budget} restart{'' if budget == 1 else 's'}"
+        allowed = f"restart.{cause} allows {counted(budget, 'restart')}"
         return why if budget == 0 else f"{why}; it {_WORDS[cause]} {spent} times, and {allowed}"
     standing = _without_progress(ends)
     most = settings["no_progress"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from launcher.counted import counted
 from launcher.state import FINAL, SUCCEEDED
 from launcher.store.rows import Job
 
@@ -103,10 +104,10 @@ class _Free:
         if job.gpus > total:
             return f"needs {job.gpus} GPUs; this host has {total}: it waits until the daemon is started where there are more"
         if job.gpus > len(self._gpus):
-            return f"waits for {_count(job.gpus, 'GPU')}; {len(self._gpus)} of {total} are free"
+            return f"waits for {counted(job.gpus, 'GPU')}; {len(self._gpus)} of {total} are free"
         needed = min(job.cpus, self._capacity.cpus)
         if needed > self._cpus:
-            return f"waits for {_count(needed, 'CPU slot')}; {max(0, self._cpus)} of {self._capacity.cpus} are free"
+            return f"waits for {counted(needed, 'CPU slot')}; {max(0, self._cpus)} of {self._capacity.cpus} are free"
         return None
 
     def take(self, job: Job) -> tuple[str, ...]:
@@ -115,7 +116,3 @@ class _Free:
         self._cpus -= min(job.cpus, self._capacity.cpus)
         given, self._gpus = self._gpus[: job.gpus], self._gpus[job.gpus :]
         return tuple(given)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -51,8 +51,3 @@ def remedy(package: str, alone: str) -> str:
     if root is not None:
         return f"`make setup` in {root} makes an environment with {package}; in an environment of your own: `{alone}`"
     return f"`{alone}` with this Python"
-
-
-def words(number: int, one: str) -> str:
-    """``1 core``, ``2 cores``."""
-    return f"{number} {one}" if number == 1 else f"{number} {one}s"

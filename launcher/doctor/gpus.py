@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Mapping
 
 from launcher.bootstrap.probes import Probe
-from launcher.doctor.checks import Check, words
+from launcher.counted import counted
+from launcher.doctor.checks import Check
 from launcher.doctor.tools import Answer, ask
 
 QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
@@ -36,7 +37,7 @@ def _torch(torch: Probe, cards: int) -> list[Check]:
     if not torch.answer["cuda"]:
         fix = "install torch with CUDA (`make setup GPU=nccl`)"
         return [Check("torch on GPUs", "note", "this torch is built for the CPU only", fix)]
-    found = f"torch sees {torch.answer['gpus']} of {words(cards, 'GPU')}"
+    found = f"torch sees {torch.answer['gpus']} of {counted(cards, 'GPU')}"
     fix = "check CUDA_VISIBLE_DEVICES, and that the driver is new enough for torch's CUDA"
     return [Check("torch on GPUs", "note", found, fix)]
 

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.doctor.checks import Check, words
+from launcher.counted import counted
+from launcher.doctor.checks import Check
 
 SHM_ENOUGH = 256 * 2**20
 """Bytes of /dev/shm below which ranks and DataLoader workers are known to run out of it."""
@@ -27,7 +28,7 @@ def core_check(quota: Path = Path("/sys/fs/cgroup/cpu.max"), nodes: Path = Path(
     """Cores that a job may use, the container's quota, and how they are grouped."""
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     groups = len(list(nodes.glob("node[0-9]*"))) or 1
-    found = f"{usable} of {present}, in {words(groups, 'NUMA node')}"
+    found = f"{usable} of {present}, in {counted(groups, 'NUMA node')}"
     allowed = _quota(quota)
     if allowed is not None and allowed + 0.01 < usable:
         fix = f"more than {max(1, int(allowed))} busy ranks take turns: write `resources.ranks` accordingly, or raise the limit"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from launcher.doctor.checks import Check, words
+from launcher.counted import counted
+from launcher.doctor.checks import Check
 from launcher.errors import LauncherError
 from launcher.state import FINAL
 
@@ -19,7 +20,7 @@ def daemon_check() -> Check:
         return _silent(str(error))
     jobs = sum(count for state, count in status.jobs.items() if state not in FINAL)
     age = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.started))
-    found = f"runs since {age} on {status.host} (pid {status.pid}), {words(jobs, 'job')} under way"
+    found = f"runs since {age} on {status.host} (pid {status.pid}), {counted(jobs, 'job')} under way"
     if status.problem:
         return Check("daemon", "note", f"{found}; {status.problem}", f"its log: {status.log}")
     return Check("daemon", "ok", found)

@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 
-from launcher.doctor.checks import Check, words
+from launcher.counted import counted
+from launcher.doctor.checks import Check
 from launcher.plan import Plan
 from launcher.progress import duration
 from launcher.slurm import commands, fit
@@ -106,7 +107,7 @@ def _types(answer: Answer | None) -> Check:
 def _partition(partition: Partition) -> Check:
     limit = "no time limit" if partition.limit is None else f"at most {duration(partition.limit)}"
     size = f"{partition.cpus} cores, {partition.memory / 1024:.0f} GiB" + (f", {partition.gpus} GPUs" if partition.gpus else "")
-    found = f"{words(partition.nodes, 'node')} ({partition.usable} usable) of up to {size}; {limit}"
+    found = f"{counted(partition.nodes, 'node')} ({partition.usable} usable) of up to {size}; {limit}"
     if not partition.up:
         return Check(f"partition {partition.name}", "note", f"{found}; takes no jobs to run at present", "use another one")
     return Check(f"partition {partition.name}", "ok", found)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from launcher.counted import counted
 from launcher.hosts import expand_nodelist
 from launcher.plan import Plan
 from launcher.progress import duration
@@ -120,7 +121,7 @@ def _lacks(plan: Plan, partition: Partition) -> Iterator[Finding]:
     where = f"partition {partition.name}"
     nodes = slurm.get("nodes") or 1
     per_node = slurm.get("ranks_per_node") or -(-plan.ranks // nodes)
-    asks = f"{_count(nodes, 'node')} {'is' if nodes == 1 else 'are'} asked for"
+    asks = f"{counted(nodes, 'node')} {'is' if nodes == 1 else 'are'} asked for"
     if nodes > partition.nodes:
         yield Finding("slurm.nodes", f"{asks}, {where} has {partition.nodes}")
     elif nodes > partition.usable:
@@ -137,11 +138,11 @@ def _lacks(plan: Plan, partition: Partition) -> Iterator[Finding]:
 def _cores(plan: Plan, partition: Partition, where: str, per_node: int) -> Iterator[Finding]:
     threads = plan.threads_per_rank
     if (plan.slurm or {}).get("nodes") and per_node * threads > partition.cpus:
-        asks = f"{per_node} ranks of {_count(threads, 'core')} a node"
+        asks = f"{per_node} ranks of {counted(threads, 'core')} a node"
         yield Finding("resources.ranks", f"{asks} are asked for, {where} has {partition.cpus} cores a node")
     elif plan.ranks * threads > partition.cpus * partition.nodes or threads > partition.cpus:
-        asks = f"{plan.ranks} ranks of {_count(threads, 'core')}"
-        size = f"{_count(partition.nodes, 'node')} of at most {_count(partition.cpus, 'core')}"
+        asks = f"{plan.ranks} ranks of {counted(threads, 'core')}"
+        size = f"{counted(partition.nodes, 'node')} of at most {counted(partition.cpus, 'core')}"
         yield Finding("resources.ranks", f"{asks} are asked for, {where} has {size}")
 
 
@@ -190,10 +191,6 @@ def _names(plan: Plan, site: Site) -> Iterator[Finding]:
         yield Finding("slurm.account", message, certain="associations" in site.enforced or "limits" in site.enforced)
     if qos and site.qos is not None and qos not in site.qos:
         yield Finding("slurm.qos", _absent("QOS", qos, site.qos), certain="qos" in site.enforced)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 _REFUSALS = (
