@@ -7,9 +7,8 @@ from pathlib import Path
 
 from launcher.outcome import Outcome
 from launcher.paths import JobPaths
+from launcher.rank_log import end_of, of_last_attempt
 
-LOOKED_AT = 1 << 16
-"""Bytes at the end of a log."""
 LONGEST = 300
 """Characters of the sentence."""
 _TRACEBACK = "Traceback (most recent call last):"
@@ -35,14 +34,7 @@ def exception_of(log: Path) -> str | None:
     Args:
         log: of one rank; only what its last attempt wrote counts.
     """
-    try:
-        with log.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - LOOKED_AT))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return None
-    own = text.rpartition("\n=== attempt ")[2]
+    own = of_last_attempt(end_of(log)).decode("utf-8", "replace")
     _, found, after = own.rpartition(_TRACEBACK)
     if not found:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -15,11 +14,11 @@ from launcher.cli.guard import complain
 from launcher.client import Client, JobView
 from launcher.errors import LauncherError, UsageError
 from launcher.paths import JobPaths
+from launcher.rank_log import SEPARATOR
 
 POLL_SECONDS = 0.25
 STATE_SECONDS = 1.0
 """Between questions whether the job has ended."""
-_SEPARATOR = re.compile(rb"^=== attempt (\d+), [0-9-]{10} [0-9:]{8}, \S+ ===\n", re.MULTILINE)
 
 
 def logs(wanted: str, jobs_dir: str | None, *, rank: int, follow: bool, attempt: int | None, backend: bool, as_json: bool) -> int:
@@ -72,11 +71,11 @@ def section(data: bytes, attempt: int, job_id: str = "the job") -> bytes:
     Raises:
         UsageError: where that attempt wrote nothing.
     """
-    starts = {1: 0} | {int(found.group(1)): found.end() for found in _SEPARATOR.finditer(data)}
+    starts = {1: 0} | {int(found.group(1)): found.end() for found in SEPARATOR.finditer(data)}
     if attempt not in starts:
         there = ", ".join(map(str, sorted(starts)))
         raise UsageError(f"attempt {attempt} of {job_id} has written nothing here; there are: {there}")
-    later = [found.start() for found in _SEPARATOR.finditer(data) if found.start() >= starts[attempt]]
+    later = [found.start() for found in SEPARATOR.finditer(data) if found.start() >= starts[attempt]]
     return data[starts[attempt] : later[0] if later else None]
 
 

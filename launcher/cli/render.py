@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli.terminal import printable, tail
+from launcher.cli.terminal import last_lines, printable
+from launcher.counted import counted
 from launcher.paths import JobPaths
 from launcher.plan import Plan
 from launcher.process.marks import RankMark
 from launcher.progress import duration
+from launcher.rank_log import end_of, of_last_attempt
 from launcher.slurm.script import script
 
 if TYPE_CHECKING:
     from launcher.foreground import Finished
 
 HOSTS_SHOWN = 4
-_SEPARATOR = re.compile(r"=== attempt \d+, [0-9-]{10} [0-9:]{8}, \S+ ===$")
-"""Between the attempts in a log."""
 
 
 def placement_text(plan: Plan) -> str:
@@ -28,8 +27,8 @@ def placement_text(plan: Plan) -> str:
     server = ", one of them the order server" if plan.server_ranks else ""
     shared = ", oversubscribed: they take turns" if plan.oversubscribed else ""
     return (
-        f"{_count(plan.ranks, 'rank')}{server} by {plan.backend}{version}{_place(plan)}{shared}; "
-        f"binding {plan.binding}, {_count(plan.threads_per_rank, 'thread')} a rank"
+        f"{counted(plan.ranks, 'rank')}{server} by {plan.backend}{version}{_place(plan)}{shared}; "
+        f"binding {plan.binding}, {counted(plan.threads_per_rank, 'thread')} a rank"
     )
 
 
@@ -39,11 +38,7 @@ def _place(plan: Plan) -> str:
         return f" on {names}" + (f" and {len(plan.hosts) - HOSTS_SHOWN} more hosts" if len(plan.hosts) > HOSTS_SHOWN else "")
     if plan.backend in ("slurm", "srun"):
         return " on the nodes that SLURM gives" if plan.backend == "slurm" else " in this allocation"
-    return f" on {_count(plan.cores, 'core')}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f" on {counted(plan.cores, 'core')}"
 
 
 def plan_text(plan: Plan, spec_text: str) -> str:
@@ -103,9 +98,7 @@ def failure_lines(job: JobPaths, mark: RankMark | None) -> list[str]:
     title = "what started the ranks said"
     if mark is not None:
         title = f"the last lines of rank {mark.rank}" if mark.stopped else f"rank {mark.rank} failed first; its last lines"
-    text = tail(path)
-    begin = max((number for number, line in enumerate(text) if _SEPARATOR.match(line)), default=-1)
-    own = text[begin + 1 :]
+    own = last_lines(of_last_attempt(end_of(path)))
     if mark is not None and not own:
         return [f"--- rank {mark.rank} {'' if mark.stopped else 'failed first; it '}has printed nothing ({path})", "---"]
     return [f"--- {title} ({path}):", *own, "---"] if own else []

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from launcher.rank_log import end_of
+
 TAIL_LINES = 20
-TAIL_BYTES = 1 << 16
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -17,12 +18,10 @@ def printable(text: str) -> str:
 
 def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
     """The last lines of a log, safe for a terminal; empty where there is no log."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            data = file.read()
-    except OSError:
-        return []
+    return last_lines(end_of(path), lines)
+
+
+def last_lines(data: bytes, lines: int = TAIL_LINES) -> list[str]:
+    """The same of what was read from a log."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
     return [printable(line) for line in text.rstrip().split("\n")[-lines:]] if text.strip() else []

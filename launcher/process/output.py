@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from launcher.rank_log import separator
+
 CHUNK = 1 << 16
 MAX_HELD = 1 << 16
 HIDDEN = b"***"
@@ -93,8 +95,7 @@ class LogFile:
         """Bytes that could not be written."""
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         if attempt > 1:
-            moment = time.strftime("%Y-%m-%d %H:%M:%S")
-            self.write(f"=== attempt {attempt}, {moment}, {os.uname().nodename} ===\n".encode())
+            self.write(separator(attempt))
 
     def write(self, data: bytes) -> None:
         """Append."""
