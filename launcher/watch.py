@@ -16,6 +16,7 @@ from launcher.plan import Plan
 from launcher.process.keeper import HEARTBEAT, HEARTBEAT_VARIABLE, seconds_of
 from launcher.process.marks import RankMark
 from launcher.progress import duration
+from launcher.unchanged import Unchanged
 
 MISSED_BEATS = 12
 """Heartbeats that a rank may miss: a minute by default, as long as some file systems take to show a change."""
@@ -38,7 +39,7 @@ class Watch:
         self._stamp = self._progress_stamp()
         self._moved = now
         self._observed = 0.0
-        self._beats: dict[int, tuple[tuple[float, Stamp], float]] = {}
+        self._beats = Unchanged()
         self._silence = MISSED_BEATS * seconds_of(os.environ.get(HEARTBEAT_VARIABLE), HEARTBEAT)
         self.progressed = False
         """Whether the training has shown any progress in this attempt."""
@@ -96,12 +97,10 @@ class Watch:
     def _silent_for(self, mark: RankMark) -> float:
         """How long its mark has not changed; a mark that is not there any more says nothing."""
         changed = _changed(self._attempt.rank_mark(mark.rank))
-        beat = (mark.heartbeat, changed)
-        known = self._beats.get(mark.rank)
-        if not changed or known is None or known[0] != beat:
-            self._beats[mark.rank] = (beat, self._observed)
+        if not changed:
+            self._beats.forget(mark.rank)
             return 0.0
-        return self._observed - known[1]
+        return self._beats.seconds(mark.rank, (mark.heartbeat, changed), self._observed)
 
 
 def lost_hosts(running: Sequence[RankMark], silent: set[int], own: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from launcher.outcome import CANCELLED, AttemptEnd
 from launcher.paths import AttemptPaths, JobPaths
 from launcher.progress import duration
 from launcher.store.rows import Job
+from launcher.unchanged import Unchanged
 
 SILENT_SECONDS = 600.0
 """Seconds without a touch after which a job that is to be cancelled is given up; ten times what file systems need to show one."""
@@ -27,7 +28,7 @@ class Elsewhere:
     def __init__(self, context: Context, ending: Ending) -> None:
         self._context = context
         self._ending = ending
-        self._seen: dict[tuple[str, int], tuple[int, float]] = {}
+        self._touches = Unchanged()
 
     def reason(self, job: Job, reason: str) -> str:
         """Why its state is unknown, and what to do about it once it has shown no life for long."""
@@ -52,19 +53,15 @@ class Elsewhere:
             log.warning("%s: its end cannot be noted in its directory: %s", job.id, error)
         self._context.note(job, "attempt-end", attempt=job.attempt, state=CANCELLED, cause="cancelled", reason=text)
         self._ending.finish_cancelled(job, text)
-        self._seen.pop((job.id, job.attempt), None)
+        self._touches.forget((job.id, job.attempt))
         return True
 
     def _silent(self, job: Job) -> bool:
         """Whether its file has not been touched for long, as far as this daemon has seen."""
-        stamp, now = 0, self._context.clock.steady()
+        stamp = 0
         with contextlib.suppress(OSError):
             stamp = os.stat(_attempt(job).alive).st_mtime_ns  # noqa: PTH116 - called often
-        before = self._seen.get((job.id, job.attempt))
-        if before is None or before[0] != stamp:
-            self._seen[job.id, job.attempt] = stamp, now
-            return False
-        return now - before[1] >= SILENT_SECONDS
+        return self._touches.seconds((job.id, job.attempt), stamp, self._context.clock.steady()) >= SILENT_SECONDS
 
 
 def _attempt(job: Job) -> AttemptPaths:

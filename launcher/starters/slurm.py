@@ -24,6 +24,7 @@ from launcher.slurm.script import token
 from launcher.slurm.submission import Submission
 from launcher.starters.base import Alive, Gone, Handle, Seen, Unknown, Unreachable
 from launcher.stop import FAILURE
+from launcher.unchanged import Unchanged
 
 if TYPE_CHECKING:
     from launcher.plan import Plan
@@ -69,8 +70,8 @@ class SlurmStarter:
         """Until when clusters that did not answer sbatch are spared, and what it said, by their reach."""
         self._missed: dict[str, float] = {}
         """Since when interrupted submissions are not found, by token."""
-        self._lives: dict[Key, tuple[int, float]] = {}
-        """Last sign of life of supervisors that SLURM does not know, and since when it has not changed."""
+        self._lives = Unchanged()
+        """Signs of life of supervisors that SLURM does not know."""
 
     def start(self, job: JobPaths, attempt: int, plan: Plan, environment: Mapping[str, str]) -> Handle:
         """Submit the attempt, unless it is in the queue already."""
@@ -185,13 +186,8 @@ class SlurmStarter:
         number = handle["job_id"]
         if submission.end_written(handle["dir"], handle["attempt"]):
             return Gone()
-        job = JobPaths(Path(handle["dir"]))
-        stamp = _stamp(job)
-        last, since = self._lives.get(_key(handle), (None, 0.0))
-        if stamp != last:
-            self._lives[_key(handle)] = (stamp, self._clock())
-            since = self._clock()
-        if self._clock() - since < self._quiet:
+        stamp = _stamp(JobPaths(Path(handle["dir"])))
+        if self._lives.seconds(_key(handle), stamp, self._clock()) < self._quiet:
             return Unknown(f"SLURM does not know job {number} any more; waiting to see whether it still shows life")
         return Gone(None, f"SLURM does not know job {number} any more, and it shows no life")
 
