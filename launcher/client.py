@@ -179,11 +179,10 @@ class Client:
 
 def _way_out(dirs: Dirs) -> str:
     """What to do about a daemon that hangs; '' where its process is not known."""
-    try:
-        pid = int(json.loads(dirs.lock.read_text("ascii"))["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
+    owner = dirs.lock_owner()
+    if owner is None:
         return ""
-    return f"; if it stays so, `kill -9 {pid}` ends it, jobs go on, and the next command starts another one"
+    return f"; if it stays so, `kill -9 {owner[0]}` ends it, jobs go on, and the next command starts another one"
 
 
 class _ConnectionLost(UnreachableError):

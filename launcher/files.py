@@ -57,6 +57,11 @@ def open_own(path: Path, flags: int) -> TextIO:
     return os.fdopen(number, "w", encoding="ascii")
 
 
+def why(error: Exception) -> str:
+    """An error in words, with the file that is to blame where the system names one."""
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+
+
 def reserve(folder: Path) -> None:
     """Keep the space of one small file in a directory, for the time when the disk is full."""
     with contextlib.suppress(OSError):
@@ -69,11 +74,11 @@ def release(folder: Path) -> None:
         (folder / RESERVE).unlink(missing_ok=True)
 
 
-def obstacle(folder: Path) -> str | None:
-    """Why no small file can be written into a directory now, with its path, such as a full disk; None where one can."""
+def obstacle(folder: Path, size: int = RESERVED) -> str | None:
+    """Why no file of ``size`` bytes can be written into a directory now, with its path, as on a full disk; None where one can."""
     probe = folder / f".probe.{os.uname().nodename}.{os.getpid()}"
     try:
-        probe.write_bytes(b" " * RESERVED)
+        probe.write_bytes(b" " * size)
     except OSError as error:
         return f"{folder} cannot be written: {error.strerror}"
     finally:

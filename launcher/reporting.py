@@ -26,11 +26,14 @@ UNSEEN_SECONDS = 60.0
 TICK = 0.1
 
 
-def report_unseen(plan: Plan, job: JobPaths) -> None:
-    """Make the report of a job that nobody follows, where no other attempt is due; what goes wrong is noted as a warning."""
+def is_over(plan: Plan, job: JobPaths) -> bool:
+    """Whether no other attempt is due, by the ends that lie in the job directory."""
     ends = [end for number in job.attempt_numbers() if (end := AttemptEnd.read(job.attempt(number))) is not None]
-    if not ends or not isinstance(decide(plan.restart, ends, time.time(), random.Random(0)), Final):
-        return
+    return bool(ends) and isinstance(decide(plan.restart, ends, time.time(), random.Random(0)), Final)
+
+
+def report_unseen(plan: Plan, job: JobPaths) -> None:
+    """Make the report of a job that is over and that nobody follows; what goes wrong is noted as a warning."""
     problem = make_report(plan, job, UNSEEN_SECONDS)
     if problem is not None:
         EventLog(job).add("warning", attempt=plan.attempt, message=problem)

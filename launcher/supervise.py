@@ -15,10 +15,11 @@ from launcher.attempt import AlreadyClaimedError, SilentView
 from launcher.backends import command_of
 from launcher.claim import EXIT_CLAIMED
 from launcher.errors import EXIT_FAILED, EXIT_USAGE, LauncherError
+from launcher.files import why
 from launcher.paths import JobPaths
 from launcher.plan import Plan
 from launcher.process.signals import SignalBox
-from launcher.reporting import report_unseen
+from launcher.reporting import is_over, report_unseen
 from launcher.slurm.inside import build_run
 
 
@@ -50,10 +51,10 @@ def supervise(job: JobPaths, attempt: int) -> int:
             print(error, file=sys.stderr)
             return EXIT_CLAIMED
         except (OSError, LauncherError) as error:
-            why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-            print(f"{job.id}: attempt {attempt} was not started: {why}", file=sys.stderr)
+            print(f"{job.id}: attempt {attempt} was not started: {why(error)}", file=sys.stderr)
             return EXIT_FAILED
-        report_unseen(plan, job)  # the job's slots stay taken meanwhile, so that whoever waits for its end finds the report
+        if is_over(plan, job):
+            report_unseen(plan, job)  # the job's slots stay taken meanwhile: whoever waits for its end finds the report
         return end.exit_code
 
 

@@ -18,7 +18,7 @@ from launcher.cli.resolve import Known, resolve, resolve_all
 from launcher.client import Client, JobView, NotRunningError, read_record_offline
 from launcher.errors import UnreachableError
 from launcher.paths import JobPaths, jobs_root, list_jobs
-from launcher.record import read_events, read_record
+from launcher.record import JobRecord, read_record
 from launcher.state import UNKNOWN
 
 
@@ -70,21 +70,23 @@ class Book:
 
 
 def _beside(job: JobPaths) -> Listed:
-    foreground = any(event["event"] == "submitted" for event in read_events(job.events))
-    return Listed(directory_view(job), False, foreground)
+    record = read_record(job)
+    foreground = any(event["event"] == "submitted" for event in record.events)
+    return Listed(_view(job, record), False, foreground)
 
 
 def directory_view(job: JobPaths) -> JobView:
     """A job that is in no record, as its directory shows it."""
-    record = read_record(job)
+    return _view(job, read_record(job))
+
+
+def _view(job: JobPaths, record: JobRecord) -> JobView:
     queued = next((event for event in record.events if event["event"] == "queued"), {})
     submitted = record.submitted or queued.get("time")
     plan = {} if record.ranks else _plan(job)
     reason = record.reason
     if record.submitted is None and record.state == UNKNOWN:
-        reason = (
-            "taken in by the daemon of another HVDGRAB_STATE" if queued else "nobody has taken it in"
-        )
+        reason = "taken in by the daemon of another HVDGRAB_STATE" if queued else "nobody has taken it in"
     numbers = job.attempt_numbers()
     return JobView(
         id=job.id,

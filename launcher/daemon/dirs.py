@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from dataclasses import dataclass
@@ -55,6 +56,14 @@ class Dirs:
     def settings(self) -> Path:
         """The daemon's settings."""
         return self.state / "daemon.yaml"
+
+    def lock_owner(self) -> tuple[int, str] | None:
+        """Process id and version of the daemon that holds the lock of this host; None where none has said so."""
+        try:
+            data = json.loads(self.lock.read_text("ascii"))
+            return int(data["pid"]), str(data["version"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     @property
     def socket(self) -> Path:

@@ -12,6 +12,7 @@ from types import FrameType
 from launcher.daemon.context import Context, log
 from launcher.daemon.engine import Engine
 from launcher.daemon.spool import Spool
+from launcher.files import obstacle
 from launcher.store.database import RecordError
 from launcher.store.lease import LeaseLostError
 
@@ -94,14 +95,8 @@ def _try_writing(context: Context) -> None:
     if context.refused is None:
         return
     context.store.renew()
-    probe = context.dirs.state / ".space"
-    try:
-        probe.write_bytes(bytes(REQUEST_BYTES))
-    except OSError:
+    if obstacle(context.dirs.state, REQUEST_BYTES) is not None:
         return
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink(missing_ok=True)
     context.refused = None
     log.info("requests can be written down again")
 

@@ -37,8 +37,8 @@ RETURN_SECONDS = 15.0
 class AlreadyRunningError(UnreachableError):
     """Another daemon of this user runs on this host."""
 
-    def __init__(self, number: int) -> None:
-        self.pid, version = _holder(number)
+    def __init__(self, dirs: Dirs) -> None:
+        self.pid, version = dirs.lock_owner() or (0, "unknown")
         super().__init__(f"a daemon runs already on this host: process {self.pid}, version {version}")
 
 
@@ -139,21 +139,12 @@ def locked(dirs: Dirs) -> Iterator[None]:
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise AlreadyRunningError(number) from None
+            raise AlreadyRunningError(dirs) from None
         os.ftruncate(number, 0)
         os.pwrite(number, json.dumps({"pid": os.getpid(), "version": hvdgrab.__version__}).encode("ascii"), 0)
         yield
     finally:
         os.close(number)
-
-
-def _holder(number: int) -> tuple[int, str]:
-    """Process id and version of who holds the lock; 0 where it has not said so yet."""
-    try:
-        data = json.loads(os.pread(number, 4096, 0))
-        return int(data["pid"]), str(data["version"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0, "unknown"
 
 
 def _log_to(dirs: Dirs, *, also_stderr: bool) -> None:

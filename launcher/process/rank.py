@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from launcher.files import why
 from launcher.paths import AttemptPaths, JobPaths
 from launcher.process import tree
 from launcher.process.marks import read_mark
@@ -61,8 +62,7 @@ def _become_keeper(attempt: AttemptPaths, rank: int, line: int) -> None:
         os.setsid()
         code = keep(attempt, rank, line)
     except (OSError, ValueError, KeyError) as error:
-        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-        print(f"rank {rank}: the job directory {attempt.job.root} cannot be used: {why}", file=sys.stderr)
+        print(f"rank {rank}: the job directory {attempt.job.root} cannot be used: {why(error)}", file=sys.stderr)
     finally:
         with suppress(OSError):
             sys.stderr.flush()

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from launcher.errors import UnreachableError
-from launcher.process.identity import alive, own_identity
+from launcher.process.identity import alive, own_identity, process_table
 
 LEASE_SECONDS = 60.0
 RENEW_SECONDS = 5.0
@@ -42,7 +42,7 @@ class Holder:
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     host: str = field(default_factory=socket.gethostname)
     boot: str = field(default_factory=lambda: _read("/proc/sys/kernel/random/boot_id"))
-    processes: str = field(default_factory=lambda: _link("/proc/self/ns/pid"))
+    processes: str = field(default_factory=process_table)
     """The process table in which `pid` counts: containers have their own."""
     pid: int = field(default_factory=os.getpid)
     pid_started: int | None = field(default_factory=lambda: own_identity()["pid_started"])
@@ -151,12 +151,5 @@ def release(connection: sqlite3.Connection, me: Holder) -> None:
 def _read(path: str) -> str:
     try:
         return Path(path).read_text("ascii").strip()
-    except OSError:
-        return ""
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)  # noqa: PTH115 - no path, but a name
     except OSError:
         return ""
