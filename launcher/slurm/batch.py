@@ -19,10 +19,10 @@ from pathlib import Path
 from random import Random
 
 from launcher import stop
-from launcher.attempt import AlreadyClaimedError, AttemptRun, SilentView, place
+from launcher.attempt import AlreadyClaimedError, SilentView, place
 from launcher.claim import EXIT_CLAIMED, Claim
 from launcher.errors import EXIT_FAILED, EXIT_USAGE, LauncherError
-from launcher.outcome import FAILED, AttemptEnd, Outcome
+from launcher.outcome import FAILED, AttemptEnd
 from launcher.paths import JobPaths
 from launcher.plan import Plan
 from launcher.planning import next_attempt
@@ -35,7 +35,7 @@ from launcher.slurm.allocation import Allocation
 from launcher.slurm.commands import Answer, call
 from launcher.slurm.examine import said_in_trial
 from launcher.slurm.job_info import parse_job, said_in_log, why_stopped
-from launcher.slurm.naming import NamingLog
+from launcher.slurm.run import SlurmRun
 from launcher.slurm.script import LOG, script
 
 ASK_SECONDS = 5.0
@@ -127,14 +127,10 @@ class AskingBox(SignalBox):
             replace(request, time=round(time.time() - SIMULTANEOUS, 3)).write(self._attempt)
 
 
-class BatchRun(AttemptRun):
+class BatchRun(SlurmRun):
     """An attempt inside a job of SLURM, which can say what only SLURM knows."""
 
     scheduler: Scheduler
-
-    def _start_and_wait(self, signals: SignalBox) -> Outcome:
-        self._events = NamingLog(self._job, self.scheduler.allocation.job_id)
-        return super()._start_and_wait(signals)
 
     def _from_outside(self, marks: list[RankMark | None], unknown: list[str]) -> stop.Stop | None:
         """SLURM may have told the ranks alone to end (preemption with a grace time), or lost a node under them."""
@@ -146,9 +142,6 @@ class BatchRun(AttemptRun):
             return replace(request, time=0.0)
         return super()._from_outside(marks, unknown)
 
-    def _end(self, outcome: Outcome) -> AttemptEnd:
-        return replace(super()._end(outcome), hosts=self.scheduler.allocation.nodes)
-
 
 def run(job: JobPaths, base: int, scheduler: Scheduler, call_sleep: Callable[[float], None] = time.sleep) -> int:
     """Run this start's attempt, and put the job back where another one is due; returns the exit code."""
@@ -158,7 +151,7 @@ def run(job: JobPaths, base: int, scheduler: Scheduler, call_sleep: Callable[[fl
     plan = place_plan(job, number, ends)
     with AskingBox(job, number, scheduler) as signals:
         attempt = BatchRun(job, number, plan, SilentView(), signals)
-        attempt.scheduler = scheduler
+        attempt.scheduler, attempt.allocation = scheduler, scheduler.allocation
         end = attempt.run()
     verdict = decide(plan.restart, [*ends, end], time.time(), Random())
     if not isinstance(verdict, Restart):

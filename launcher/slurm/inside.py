@@ -17,14 +17,14 @@ from launcher import stop
 from launcher.attempt import AttemptRun, View
 from launcher.daemon.dirs import Dirs, make_private
 from launcher.errors import LauncherError
-from launcher.outcome import AttemptEnd, Outcome
+from launcher.outcome import Outcome
 from launcher.paths import JobPaths
 from launcher.plan import Plan
 from launcher.process.marks import RankMark
 from launcher.process.signals import SignalBox
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.held import Ask, asker, said_of_step, why_over
-from launcher.slurm.naming import NamingLog
+from launcher.slurm.run import SlurmRun
 
 PAUSE = 0.2
 """Seconds between two looks whether an allocation is free."""
@@ -42,14 +42,12 @@ def build_run(
     return run
 
 
-class AllocationRun(AttemptRun):
+class AllocationRun(SlurmRun):
     """An attempt whose ranks run as a step of an allocation."""
 
-    allocation: Allocation
     ask: Ask
 
     def _start_and_wait(self, signals: SignalBox) -> Outcome:
-        self._events = NamingLog(self._job, self.allocation.job_id)
         with self._turn(signals):
             return super()._start_and_wait(signals)
 
@@ -86,9 +84,6 @@ class AllocationRun(AttemptRun):
             if request is not None:
                 return replace(request, time=0.0)
         return super()._from_outside(marks, unknown)
-
-    def _end(self, outcome: Outcome) -> AttemptEnd:
-        return replace(super()._end(outcome), hosts=self.allocation.nodes)
 
 
 def _locked(number: int) -> bool:

@@ -1,0 +1,24 @@
+"""What all attempts have in common that run on nodes of SLURM, whoever has got them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from launcher.attempt import AttemptRun
+from launcher.outcome import AttemptEnd, Outcome
+from launcher.process.signals import SignalBox
+from launcher.slurm.allocation import Allocation
+from launcher.slurm.naming import NamingLog
+
+
+class SlurmRun(AttemptRun):
+    """An attempt whose start names the job of SLURM, and whose end that job's nodes."""
+
+    allocation: Allocation
+
+    def _start_and_wait(self, signals: SignalBox) -> Outcome:
+        self._events = NamingLog(self._job, self.allocation.job_id)
+        return super()._start_and_wait(signals)
+
+    def _end(self, outcome: Outcome) -> AttemptEnd:
+        return replace(super()._end(outcome), hosts=self.allocation.nodes)
