@@ -6,7 +6,6 @@ A scheduler's signal reaches the ranks at different steps, or only some of them.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import itertools
 import os
 import signal
@@ -74,9 +73,7 @@ class StopSignal:
 
 
 def _number(name: str) -> signal.Signals:
-    number = None
-    with contextlib.suppress(KeyError):
-        number = signal.Signals[f"SIG{str(name).upper().removeprefix('SIG')}"]
+    number = signal.Signals.__members__.get(f"SIG{str(name).upper().removeprefix('SIG')}")
     if number is None:
         raise UsageError(f"there is no signal {name!r} on this system: write USR1, USR2, TERM or another of `kill -l`")
     if number in (signal.SIGKILL, signal.SIGSTOP):
@@ -101,5 +98,4 @@ def _horovod() -> Any | None:
 def ignore_requests() -> None:
     """For a process that serves the ranks and ends with them: what asks them to save themselves must not end it first."""
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
+        _ignore((signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM))

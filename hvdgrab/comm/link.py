@@ -154,7 +154,7 @@ def thread_links(size: int) -> list[ThreadLink]:
 
 
 class ServedCommunicator(ForwardingCommunicator):
-    """The communicator between the training ranks, together with their link to the server.
+    """The communicator between the training ranks, together with their link to the server, which outlives a session's `close`.
 
     Args:
         ranks: does all that a `Communicator` does.
@@ -169,7 +169,3 @@ class ServedCommunicator(ForwardingCommunicator):
         """See `Communicator.cancel`."""
         super().cancel()
         self.link.cancel()
-
-    def close(self) -> None:
-        """See `Communicator.close`; the link stays open, for the next session of this process."""
-        super().close()
