@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from launcher import loader
 from launcher.facts import collect
@@ -41,6 +44,17 @@ file.write_text(str(done))
 print("done", flush=True)
 """
 """A training that counts: saves itself on USR1 and goes on from there."""
+
+
+def recorded(folder: Path, monkeypatch: pytest.MonkeyPatch, *programs: str) -> Path:
+    """Have every call of these programs of SLURM written down; returns the file: a line a call, the name and its arguments."""
+    shims, calls = folder / "shims", folder / "calls"
+    shims.mkdir()
+    for name in programs:
+        (shims / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {calls}\nexec /usr/bin/{name} "$@"\n')
+        (shims / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{shims}:{os.environ['PATH']}")
+    return calls
 
 
 class Driver:

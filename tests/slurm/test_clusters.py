@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.real import need
 from tests.slurm.accounting import present, two_clusters
 from tests.slurm.cluster import Cluster, wait_for
 from tests.slurm.conftest import need_slurm
-from tests.slurm.driver import COUNT, Driver, appears
+from tests.slurm.driver import COUNT, Driver, appears, recorded
 from tests.slurm.test_launch import User
 
 pytestmark = pytest.mark.soak
@@ -108,11 +107,7 @@ def test_an_unknown_cluster_is_a_refusal_and_a_dead_one_is_not(pair: Pair, tmp_p
 
 def test_one_question_an_interval_and_cluster(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     east, _ = pair
-    shims, calls = tmp_path / "shims", tmp_path / "calls"
-    shims.mkdir()
-    (shims / "squeue").write_text(f'#!/bin/sh\necho "$@" >> {calls}\nexec /usr/bin/squeue "$@"\n')
-    (shims / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{shims}:{os.environ['PATH']}")
+    calls = recorded(tmp_path, monkeypatch, "squeue")
     driver = Driver(east, tmp_path, interval=600.0)
     job, _ = driver.prepare(counting(1))
     base = {"kind": "slurm", "conf": str(east.layout.conf), "programs": "/usr/bin", "dir": str(job.root), "attempt": 1}
@@ -120,7 +115,7 @@ def test_one_question_an_interval_and_cluster(pair: Pair, tmp_path: Path, monkey
                for cluster in ("hvdgrab", "west") for number in range(100)}  # fmt: skip
     for _ in range(5):
         assert len(driver.starter.look(handles)) == 200
-    assert sorted(line.split()[:2] for line in calls.read_text().splitlines()) == [["-M", "hvdgrab"], ["-M", "west"]]
+    assert sorted(line.split()[1:3] for line in calls.read_text().splitlines()) == [["-M", "hvdgrab"], ["-M", "west"]]
 
 
 def test_a_cluster_that_is_away_holds_up_its_own_jobs_only_and_the_record_says_so(pair: Pair, tmp_path: Path) -> None:

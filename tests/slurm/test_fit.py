@@ -19,6 +19,7 @@ from launcher.slurm.site import SINFO_HEADER, names_in, parse_partitions, reserv
 from launcher.submit import prepare
 from tests.real import ROOT
 from tests.slurm.cluster import Cluster
+from tests.slurm.driver import recorded
 from tests.slurm.test_pure import plan
 
 TABLE = f"""{SINFO_HEADER}
@@ -185,16 +186,12 @@ def test_without_slurm_the_command_says_so_in_one_sentence_and_all_else_works(tm
 def test_the_same_question_is_asked_once_for_all_variants(cluster: Cluster, tmp_path: Path, monkeypatch) -> None:
     for name, value in cluster.environment().items():
         monkeypatch.setenv(name, value)
-    shims, calls = tmp_path / "shims", tmp_path / "calls"
-    shims.mkdir()
-    for name in ("sinfo", "sbatch", "scontrol"):
-        (shims / name).write_text(f'#!/bin/sh\necho {name} >> {calls}\nexec /usr/bin/{name} "$@"\n')
-        (shims / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{shims}:{os.environ['PATH']}")
+    calls = recorded(tmp_path, monkeypatch, "sinfo", "sbatch", "scontrol")
     head = "command: [python, -c, pass]\nresources: {ranks: 2, allow_root: true}\nslurm: {nodes: 2}\n"
     (tmp_path / "job.yaml").write_text(head + "variants: {seed: [1, 2, 3, 4]}\n")
     assert len(prepare(str(tmp_path / "job.yaml"), [], str(tmp_path / "jobs"))) == 4
-    assert sorted(calls.read_text().split()) == ["sbatch", "scontrol", "scontrol", "sinfo", "sinfo"]
+    asked = sorted(line.split()[0] for line in calls.read_text().splitlines())
+    assert asked == ["sbatch", "scontrol", "scontrol", "sinfo", "sinfo"]
 
 
 def test_what_is_said_of_a_job_that_was_not_checked():

@@ -15,7 +15,7 @@ from launcher.slurm.script import token
 from launcher.slurm.submission import Submission
 from launcher.starters.base import Alive, Gone, StartError, Unknown, Unreachable
 from tests.slurm.cluster import Cluster, pmix_present
-from tests.slurm.driver import COUNT, Driver, appears, lines
+from tests.slurm.driver import COUNT, Driver, appears, lines, recorded
 
 WORLD = "from mpi4py import MPI\nw = MPI.COMM_WORLD\nprint(f'rank {w.rank} of {w.size} sum {w.allreduce(1)}', flush=True)\n"
 
@@ -211,12 +211,7 @@ def test_sick_tools_are_no_answer(driver: Driver, tmp_path: Path, squeue: str, m
 
 
 def test_two_hundred_jobs_cost_one_question_an_interval(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shims, calls = tmp_path / "shims", tmp_path / "calls"
-    shims.mkdir()
-    for name in ("squeue", "sacct", "scontrol"):
-        (shims / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {calls}\nexec /usr/bin/{name} "$@"\n')
-        (shims / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{shims}:{os.environ['PATH']}")
+    calls = recorded(tmp_path, monkeypatch, "squeue", "sacct", "scontrol")
     driver.starter.interval = interval = 1.0
     environment = driver.cluster.environment()
     handles = {}

@@ -33,6 +33,7 @@ from launcher.process.marks import RankMark
 from launcher.record import EventLog, own_identity
 from launcher.store.lease import Holder
 from tests.launcher.cli.test_views import view
+from tests.real import need
 
 LOG = b"one\n=== attempt 2, 2026-11-29 21:00:00, node-1 ===\ntwo\ntwo\n=== attempt 4, 2026-11-29 22:00:00, node-1 ===\nfour\n"
 
@@ -245,9 +246,8 @@ def test_the_unit_names_this_installation_and_survives_odd_paths(no_daemon: Path
 
 @pytest.mark.parametrize("folder", ["state", "a b/100%/$x"])
 def test_systemd_takes_the_unit(no_daemon: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = shutil.which("systemd-analyze")
-    if program is None:
-        pytest.skip("systemd-analyze is not installed here")
+    program = shutil.which("systemd-analyze") or ""
+    need("systemd-analyze", bool(program))
     monkeypatch.setenv("HVDGRAB_STATE", str(no_daemon / folder))
     file = no_daemon / "hvdgrab-launch.service"
     file.write_text(daemon.unit_text())
