@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.attempt import AlreadyClaimedError, SilentView
-from launcher.backends import command_of
-from launcher.claim import EXIT_CLAIMED
+from launcher.attempt.backends import command_of
+from launcher.attempt.report import is_over, report_unseen
+from launcher.attempt.supervisor import AlreadyClaimedError, SilentView
 from launcher.errors import EXIT_FAILED, EXIT_USAGE, LauncherError
-from launcher.files import why
-from launcher.paths import JobPaths
-from launcher.plan import Plan
-from launcher.process.signals import SignalBox
-from launcher.reporting import is_over, report_unseen
-from launcher.slurm.inside import build_run
+from launcher.host.files import why
+from launcher.host.signals import SignalBox
+from launcher.jobdir.claim import EXIT_CLAIMED
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.plan import Plan
+from launcher.slurm.salloc import build_run
 
 
 def read_plan(job: JobPaths, attempt: int) -> Plan:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launcher.client import read_record_offline
+from launcher.daemon.http.client import read_record_offline
+from launcher.daemon.http.offline import OfflineRecord
 from launcher.errors import LauncherError
-from launcher.offline import OfflineRecord
 
 if TYPE_CHECKING:
-    from launcher.store.lease import Holder  # brings in SQLite, which commands do without while a daemon answers
+    from launcher.daemon.record.lease import Holder  # brings in SQLite, which commands do without while a daemon answers
 
 START = "`hvdgrab-launch daemon start` starts one, as does the next job"
 
@@ -21,7 +21,7 @@ def sentence(record: OfflineRecord, me: Holder | None = None) -> str:
         record: as it was read without a daemon.
         me: who asks; by default this process.
     """
-    from launcher.store.lease import Holder
+    from launcher.daemon.record.lease import Holder
 
     holder, own = record.holder, me or Holder()
     if holder is None:
@@ -51,7 +51,7 @@ def sentence(record: OfflineRecord, me: Holder | None = None) -> str:
 
 def lives(record: OfflineRecord, me: Holder | None = None) -> bool:
     """Whether a daemon of this host holds the record, although it does not answer here."""
-    from launcher.store.lease import Holder
+    from launcher.daemon.record.lease import Holder
 
     holder, own = record.holder, me or Holder()
     if holder is None or holder.released or holder.host != own.host:

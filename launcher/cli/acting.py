@@ -11,17 +11,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.claim import Claim
+from launcher.attempt.sweep import sweep
 from launcher.cli.book import Listed, directory_view, open_book
 from launcher.cli.follow import Link
 from launcher.cli.guard import complain
 from launcher.cli.texts import end_lines, next_commands, state_text
-from launcher.client import Client, JobView
+from launcher.daemon.http.client import Client, JobView
 from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError, UsageError
-from launcher.paths import JobPaths
-from launcher.process.identity import alive
-from launcher.process.sweep import sweep
-from launcher.state import WAITING
+from launcher.host.identity import alive
+from launcher.jobdir.claim import Claim
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.words import WAITING
 
 EXIT_TIMEOUT = 124
 """`wait --timeout` ran out, as timeout(1) has it."""

@@ -107,7 +107,7 @@ def doctor(
     as_json: Json = False,
 ) -> int:
     """Look at the host; returns the exit code."""
-    from launcher.doctor.main import main
+    from launcher.cli.doctor.main import main
 
     return main(file, overrides, slurm=slurm, as_json=as_json)
 

@@ -96,7 +96,7 @@ def wait(
 ) -> int:
     """Wait for jobs; returns the exit code."""
     from launcher.cli import acting
-    from launcher.quantities import parse_duration
+    from launcher.spec.quantities import parse_duration
 
     try:
         seconds = None if timeout is None else parse_duration(timeout)

@@ -15,11 +15,11 @@ from typing import Any
 from launcher.cli.absent import sentence
 from launcher.cli.guard import complain
 from launcher.cli.resolve import Known, resolve, resolve_all
-from launcher.client import Client, JobView, NotRunningError, read_record_offline
+from launcher.daemon.http.client import Client, JobView, NotRunningError, read_record_offline
 from launcher.errors import UnreachableError
-from launcher.paths import JobPaths, jobs_root, list_jobs
-from launcher.record import JobRecord, read_record
-from launcher.state import UNKNOWN
+from launcher.jobdir.events import JobRecord, read_record
+from launcher.jobdir.paths import JobPaths, jobs_root, list_jobs
+from launcher.jobdir.words import UNKNOWN
 
 
 @dataclass(frozen=True)

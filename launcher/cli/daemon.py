@@ -14,11 +14,11 @@ from launcher.cli.absent import lives, read
 from launcher.cli.guard import complain
 from launcher.cli.table import facts
 from launcher.cli.texts import moment
-from launcher.client import Client, NotRunningError, OfflineRecord
-from launcher.daemon import control
+from launcher.daemon import spawn
 from launcher.daemon.dirs import Dirs
+from launcher.daemon.http.client import Client, NotRunningError, OfflineRecord
 from launcher.errors import EXIT_OK, EXIT_UNREACHABLE, UnreachableError
-from launcher.state import FINAL, DaemonStatus
+from launcher.jobdir.words import FINAL, DaemonStatus
 
 
 def start(*, as_json: bool) -> int:
@@ -29,7 +29,7 @@ def start(*, as_json: bool) -> int:
 
 def stop(*, as_json: bool) -> int:
     """End the daemon; jobs go on.  Returns the exit code."""
-    ran = control.stop(Dirs.of_user())
+    ran = spawn.stop(Dirs.of_user())
     if as_json:
         print(json.dumps({"stopped": ran}))
     else:
@@ -39,7 +39,7 @@ def stop(*, as_json: bool) -> int:
 
 def restart(*, as_json: bool) -> int:
     """End the daemon and start another one, such as that of a new version; jobs go on.  Returns the exit code."""
-    control.stop(Dirs.of_user())
+    spawn.stop(Dirs.of_user())
     return start(as_json=as_json)
 
 
@@ -59,7 +59,7 @@ def status(*, as_json: bool) -> int:
 
 def run() -> int:
     """Be the daemon, in the foreground; returns the exit code."""
-    return control.run(Dirs.of_user())
+    return spawn.run(Dirs.of_user())
 
 
 def _print(found: DaemonStatus, *, as_json: bool) -> None:

@@ -13,11 +13,11 @@ from launcher.cli.guard import complain
 from launcher.cli.logs import has_ended
 from launcher.cli.terminal import printable
 from launcher.cli.texts import iso, moment
-from launcher.client import Client
+from launcher.daemon.http.client import Client
 from launcher.errors import UnreachableError, UsageError
-from launcher.paths import JobPaths
-from launcher.progress import duration
-from launcher.record import read_events
+from launcher.jobdir.events import read_events
+from launcher.jobdir.metrics import duration
+from launcher.jobdir.paths import JobPaths
 
 POLL_SECONDS = 0.5
 _HIDDEN = ("time", "event", "argv", "pid_started", "processes")

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from launcher.client import Client, JobView
+from launcher.daemon.http.client import Client, JobView
 from launcher.errors import UnreachableError
-from launcher.paths import JobPaths
-from launcher.progress import Epoch, MetricsFollower
+from launcher.jobdir.metrics import Epoch, MetricsFollower
+from launcher.jobdir.paths import JobPaths
 
 POLL_SECONDS = 0.5
 GROUP_POLL_SECONDS = 1.0

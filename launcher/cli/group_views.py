@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TextIO
 from launcher.cli.table import table
 from launcher.cli.terminal import printable
 from launcher.cli.texts import end_lines, state_text, waiting_text
-from launcher.client import JobView
-from launcher.paths import JobPaths
-from launcher.progress import MetricsFollower, duration
+from launcher.daemon.http.client import JobView
+from launcher.jobdir.metrics import MetricsFollower, duration
+from launcher.jobdir.paths import JobPaths
 
 if TYPE_CHECKING:
     from rich.live import Live

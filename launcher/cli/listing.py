@@ -13,11 +13,11 @@ from launcher.cli.book import Listed, open_book
 from launcher.cli.table import colourful, painted, table
 from launcher.cli.terminal import printable
 from launcher.cli.texts import waiting_text
-from launcher.client import JobView
+from launcher.daemon.http.client import JobView
 from launcher.errors import UsageError
-from launcher.paths import jobs_root
-from launcher.progress import duration
-from launcher.state import STATES
+from launcher.jobdir.metrics import duration
+from launcher.jobdir.paths import jobs_root
+from launcher.jobdir.words import STATES
 
 HEADING = ("ID", "STATE", "CODE", "TRY", "RANKS", "SUBMITTED", "TIME", "NOTE")
 PIPED_WIDTH = 160

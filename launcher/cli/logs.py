@@ -11,10 +11,10 @@ from typing import BinaryIO
 
 from launcher.cli.book import Listed, directory_view, open_book
 from launcher.cli.guard import complain
-from launcher.client import Client, JobView
+from launcher.daemon.http.client import Client, JobView
 from launcher.errors import LauncherError, UsageError
-from launcher.paths import JobPaths
-from launcher.rank_log import SEPARATOR
+from launcher.jobdir.logs import SEPARATOR
+from launcher.jobdir.paths import JobPaths
 
 POLL_SECONDS = 0.25
 STATE_SECONDS = 1.0

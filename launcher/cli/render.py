@@ -6,16 +6,16 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.terminal import last_lines, printable
-from launcher.counted import counted
-from launcher.paths import JobPaths
-from launcher.plan import Plan
-from launcher.process.marks import RankMark
-from launcher.progress import duration
-from launcher.rank_log import end_of, of_last_attempt
+from launcher.host.text import counted
+from launcher.jobdir.logs import end_of, of_last_attempt
+from launcher.jobdir.marks import RankMark
+from launcher.jobdir.metrics import duration
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.plan import Plan
 from launcher.slurm.script import script
 
 if TYPE_CHECKING:
-    from launcher.foreground import Finished
+    from launcher.cli.foreground import Finished
 
 HOSTS_SHOWN = 4
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import launcher
 from launcher.cli.book import open_book
-from launcher.client import JobView
+from launcher.daemon.http.client import JobView
 from launcher.errors import EXIT_OK, LauncherError, UsageError
-from launcher.paths import JobPaths
+from launcher.jobdir.paths import JobPaths
 
 
 def report(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from launcher.errors import UsageError
-from launcher.paths import ID_PATTERN
+from launcher.jobdir.paths import ID_PATTERN
 
 SHOWN = 5
 """Candidates that a message names."""

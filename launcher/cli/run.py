@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from launcher.cli import render
 from launcher.cli.guard import warn_of
 from launcher.errors import EXIT_OK, UsageError
-from launcher.submit import Prepared, prepare
+from launcher.plan.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
-    from launcher.foreground import Finished
+    from launcher.cli.foreground import Finished
 
 
 def dry_run(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
@@ -44,7 +44,7 @@ def validate(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_js
 
 def schema() -> int:
     """Print the JSON schema of a job's YAML; returns the exit code."""
-    from launcher.schema import text
+    from launcher.spec.schema import text
 
     print(text(), end="")
     return EXIT_OK
@@ -69,9 +69,9 @@ def foreground(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_
 
 
 def _run(prepared: Prepared, *, as_json: bool) -> Finished:
+    from launcher.attempt.report import make_report
+    from launcher.cli.foreground import ForegroundRun
     from launcher.cli.views import build_view
-    from launcher.foreground import ForegroundRun
-    from launcher.reporting import make_report
 
     stream = sys.stderr if as_json else sys.stdout
     view = build_view(stream, prepared.job)

@@ -8,17 +8,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from launcher.attempt.judge import AttemptEnd, first_failing
 from launcher.cli import listing, render
 from launcher.cli.book import Listed, open_book
 from launcher.cli.table import facts
 from launcher.cli.terminal import printable
 from launcher.cli.texts import moment, next_commands, waiting_text
-from launcher.client import JobView
-from launcher.outcome import AttemptEnd, first_failing
-from launcher.paths import JobPaths
-from launcher.process.marks import RankMark, read_marks
-from launcher.progress import MetricsFollower, duration
-from launcher.record import read_events
+from launcher.daemon.http.client import JobView
+from launcher.jobdir.events import read_events
+from launcher.jobdir.marks import RankMark, read_marks
+from launcher.jobdir.metrics import MetricsFollower, duration
+from launcher.jobdir.paths import JobPaths
 from launcher.slurm.naming import job_of
 
 FAILED = ("failed", "unknown", "restarting")

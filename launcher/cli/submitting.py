@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from launcher.attempt.judge import first_failing
 from launcher.cli import render
 from launcher.cli.acting import exit_code
 from launcher.cli.follow import follow, follow_group
@@ -15,11 +16,10 @@ from launcher.cli.guard import complain, warn_of
 from launcher.cli.interrupts import HeldInterrupts
 from launcher.cli.resolve import Known, name_of, resolve_all
 from launcher.cli.texts import end_lines, next_commands
-from launcher.client import Client, JobView
+from launcher.daemon.http.client import Client, JobView
 from launcher.errors import EXIT_INTERRUPTED, EXIT_OK, LauncherError, UsageError
-from launcher.outcome import first_failing
-from launcher.paths import JobPaths
-from launcher.submit import Prepared, hand_over_all, prepare
+from launcher.jobdir.paths import JobPaths
+from launcher.plan.prepare import Prepared, hand_over_all, prepare
 
 
 def submit(

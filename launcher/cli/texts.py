@@ -7,8 +7,8 @@ from datetime import datetime
 
 from launcher.cli.table import facts
 from launcher.cli.terminal import printable
-from launcher.client import JobView
-from launcher.progress import duration
+from launcher.daemon.http.client import JobView
+from launcher.jobdir.metrics import duration
 
 
 def moment(seconds: float | None) -> str | None:

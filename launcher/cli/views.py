@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TextIO
 from launcher.cli.render import placement_text
 from launcher.cli.terminal import printable, tail
 from launcher.cli.texts import state_text
-from launcher.client import JobView
-from launcher.paths import JobPaths
-from launcher.plan import Plan
-from launcher.progress import Epoch, MetricsFollower
+from launcher.daemon.http.client import JobView
+from launcher.jobdir.metrics import Epoch, MetricsFollower
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.plan import Plan
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -21,14 +21,14 @@ from typing import Any
 
 import psutil
 
-from launcher import facts
-from launcher.client import Client, Submission
-from launcher.daemon import control
+from launcher.daemon import spawn
 from launcher.daemon.dirs import Dirs
-from launcher.paths import JobPaths, new_id
-from launcher.planning import make_plan
-from launcher.spec import Spec
-from launcher.submit import Prepared, write_directory
+from launcher.daemon.http.client import Client, Submission
+from launcher.jobdir.paths import JobPaths, new_id
+from launcher.plan import facts
+from launcher.plan.planning import make_plan
+from launcher.plan.prepare import Prepared, write_directory
+from launcher.spec.model import Spec
 
 SLEEP = "600"
 
@@ -69,7 +69,7 @@ def measure(folder: Path, queued: int, running: int, seconds: float) -> list[dic
             client.cancel(job_id)
         for job_id in open_:
             client.wait(job_id, 60)
-        control.stop(Dirs.of_user())
+        spawn.stop(Dirs.of_user())
 
 
 def submit(client: Client, root: Path, host: facts.Facts, number: int) -> float:

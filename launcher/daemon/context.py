@@ -11,16 +11,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from launcher.attempt.starter import Starter
 from launcher.daemon.clock import Clock
 from launcher.daemon.dirs import Dirs
 from launcher.daemon.environments import Environments
 from launcher.daemon.queue import Capacity
-from launcher.paths import JobPaths
-from launcher.record import EventLog
-from launcher.starters.base import Starter
-from launcher.state import JobView
-from launcher.store.jobs import Store
-from launcher.store.rows import Job
+from launcher.daemon.record.jobs import Store
+from launcher.daemon.record.rows import Job
+from launcher.jobdir.events import EventLog
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.words import JobView
 
 log = logging.getLogger("hvdgrab.daemon")
 
@@ -41,7 +41,7 @@ class Context:
     store: Store
     dirs: Dirs
     starters: Mapping[str, Starter]
-    """By the name that `launcher.store.rows.Job.starter` holds."""
+    """By the name that `launcher.daemon.record.rows.Job.starter` holds."""
     clock: Clock
     capacity: Capacity
     random: Random = field(default_factory=Random)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.errors import LauncherError
-from launcher.store.filesystem import is_network, kind_of
+from launcher.host.filesystem import is_network, kind_of
 
 SOCKET_PATH_MOST = 107
 """Bytes that Linux takes in the path of a Unix socket, its final zero left out."""

@@ -8,25 +8,25 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from launcher import remote
+from launcher.attempt import remote
+from launcher.attempt.judge import AttemptEnd, judge
+from launcher.attempt.policy import Final, Verdict, decide
+from launcher.attempt.starter import Gone
+from launcher.attempt.sweep import sweep
+from launcher.attempt.unwritten import refused
 from launcher.daemon.context import Context, log
 from launcher.daemon.crash import step
 from launcher.daemon.intake import read_plan
+from launcher.daemon.record.rows import Job
 from launcher.daemon.requeued import by_scheduler, catch_up, corrected
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, UsageError
-from launcher.files import obstacle
-from launcher.outcome import AttemptEnd, judge
-from launcher.paths import AttemptPaths, JobPaths
-from launcher.plan import Plan
-from launcher.policy import Final, Verdict, decide
-from launcher.process.marks import read_marks
-from launcher.process.sweep import sweep
-from launcher.record import read_events
-from launcher.starters.base import Gone
-from launcher.state import CANCELLED, FAILED, RESTARTING, WAITING
-from launcher.stop import LOST_NODE, Stop
-from launcher.store.rows import Job
-from launcher.unwritten import refused
+from launcher.host.files import obstacle
+from launcher.jobdir.events import read_events
+from launcher.jobdir.marks import read_marks
+from launcher.jobdir.paths import AttemptPaths, JobPaths
+from launcher.jobdir.plan import Plan
+from launcher.jobdir.stop import LOST_NODE, Stop
+from launcher.jobdir.words import CANCELLED, FAILED, RESTARTING, WAITING
 
 SWEEP_GRACE = 3.0
 """Seconds between TERM and KILL for what a lost supervisor left behind."""

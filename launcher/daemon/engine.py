@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from launcher.attempt.starter import Alive, Gone, Seen, Unreachable
 from launcher.daemon.context import Context
-from launcher.daemon.elsewhere import Elsewhere
 from launcher.daemon.ending import Ending
 from launcher.daemon.faults import CLOSE, LOOK, START, STOP, Faults
 from launcher.daemon.queue import choose
+from launcher.daemon.record.database import RecordError
+from launcher.daemon.record.lease import RENEW_SECONDS, LeaseLostError
+from launcher.daemon.record.rows import Job
+from launcher.daemon.remote_supervisors import Elsewhere
 from launcher.daemon.requeued import catch_up
 from launcher.daemon.starting import Starting
-from launcher.paths import JobPaths
-from launcher.starters.base import Alive, Gone, Seen, Unreachable
-from launcher.state import FINAL, RUNNING, STARTING, UNDER_WAY, UNKNOWN, WAITING
-from launcher.stop import CANCELLED, Stop
-from launcher.store.database import RecordError
-from launcher.store.lease import RENEW_SECONDS, LeaseLostError
-from launcher.store.rows import Job
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.stop import CANCELLED, Stop
+from launcher.jobdir.words import FINAL, RUNNING, STARTING, UNDER_WAY, UNKNOWN, WAITING
 
 KILL_AFTER = 60.0
 """Seconds after which a supervisor that was asked to stop is killed."""

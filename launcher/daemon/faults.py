@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from launcher.daemon.context import Context, log
+from launcher.daemon.record.rows import Job
 from launcher.errors import LauncherError
-from launcher.store.rows import Job
 
 LOOK, STOP, START, CLOSE = "looked at", "stopped", "started", "closed"
 """What cannot be done with a job at present; of each kind a job has one fault at most."""

@@ -6,11 +6,11 @@ import os
 import stat
 from pathlib import Path
 
+from launcher.daemon.record.rows import Job
 from launcher.errors import UsageError
-from launcher.paths import JobPaths
-from launcher.plan import Plan
-from launcher.state import Submission
-from launcher.store.rows import Job
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.plan import Plan
+from launcher.jobdir.words import Submission
 
 PLAN_MOST = 16 << 20
 """Bytes of a plan."""

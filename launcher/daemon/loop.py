@@ -11,10 +11,10 @@ from types import FrameType
 
 from launcher.daemon.context import Context, log
 from launcher.daemon.engine import Engine
+from launcher.daemon.record.database import RecordError
+from launcher.daemon.record.lease import LeaseLostError
 from launcher.daemon.spool import Spool
-from launcher.files import obstacle
-from launcher.store.database import RecordError
-from launcher.store.lease import LeaseLostError
+from launcher.host.files import obstacle
 
 PROBLEM_PAUSE = 2.0
 """Seconds until the next try, while something keeps the daemon from its work."""

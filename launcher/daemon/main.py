@@ -12,19 +12,19 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 import hvdgrab
-from launcher.daemon import control, loop
+from launcher.attempt.starter import Starter
+from launcher.daemon import loop, spawn
 from launcher.daemon.clock import SystemClock
 from launcher.daemon.context import Context, log
-from launcher.daemon.control import Starting
-from launcher.daemon.desk import Desk
 from launcher.daemon.dirs import Dirs
 from launcher.daemon.engine import Engine
+from launcher.daemon.record.jobs import Store
+from launcher.daemon.record.lease import LeaseHeldError
+from launcher.daemon.requests import Desk
 from launcher.daemon.settings import load
+from launcher.daemon.spawn import Starting
 from launcher.daemon.spool import Spool
 from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError, UnreachableError, UsageError
-from launcher.starters.base import Starter
-from launcher.store.jobs import Store
-from launcher.store.lease import LeaseHeldError
 
 LOG_BYTES, LOG_FILES = 4 << 20, 3
 """The log is bounded: so many bytes a file, and so many old files."""
@@ -69,7 +69,7 @@ def run(dirs: Dirs, ready_fd: int | None) -> int:
             starting.waits(
                 f"process {error.pid} holds the record, and may have lost its socket: waiting {RETURN_SECONDS:.0f} s for it"
             )
-            if control.listens(dirs, RETURN_SECONDS):
+            if spawn.listens(dirs, RETURN_SECONDS):
                 starting.ready(error.pid)  # the owner had lost its socket, and has made it again
                 return EXIT_OK
         log.error("%s", error)
@@ -93,9 +93,9 @@ def run(dirs: Dirs, ready_fd: int | None) -> int:
 
 
 def _serve(dirs: Dirs, stack: contextlib.ExitStack, starting: Starting, umask: int) -> None:
-    from launcher.api.app import build_app
-    from launcher.api.server import Front
-    from launcher.api.waiting import Bell
+    from launcher.daemon.http.app import build_app
+    from launcher.daemon.http.server import Front
+    from launcher.daemon.http.waiting import Bell
 
     capacity = load(dirs.settings, os.environ)
     store = Store.open(dirs.record)
@@ -121,8 +121,8 @@ def build_starters(umask: int) -> Mapping[str, Starter]:
     Args:
         umask: of whoever started the daemon: jobs are to share their results as their users do, the daemon nothing.
     """
-    from launcher.starters.local import LocalStarter
-    from launcher.starters.slurm import SlurmStarter
+    from launcher.attempt.local_starter import LocalStarter
+    from launcher.slurm.starter import SlurmStarter
 
     return {"local": LocalStarter(umask=umask), "slurm": SlurmStarter()}
 

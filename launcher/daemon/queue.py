@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from launcher.counted import counted
-from launcher.state import FINAL, SUCCEEDED
-from launcher.store.rows import Job
+from launcher.daemon.record.rows import Job
+from launcher.host.text import counted
+from launcher.jobdir.words import FINAL, SUCCEEDED
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from launcher.attempt.judge import CANCELLED, FAILED, AttemptEnd
+from launcher.attempt.starter import Gone
+from launcher.daemon.record.jobs import Store
+from launcher.daemon.record.rows import Job
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from launcher.outcome import CANCELLED, FAILED, AttemptEnd
-from launcher.paths import JobPaths
-from launcher.starters.base import Gone
-from launcher.state import UNDER_WAY
-from launcher.stop import LOST_NODE, PREEMPTION
-from launcher.store.jobs import Store
-from launcher.store.rows import Job
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.stop import LOST_NODE, PREEMPTION
+from launcher.jobdir.words import UNDER_WAY
 
 
 def catch_up(store: Store, job: Job) -> Job:

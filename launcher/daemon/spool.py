@@ -19,12 +19,12 @@ from pathlib import Path
 
 from launcher.daemon.context import Context, log
 from launcher.daemon.crash import step
-from launcher.daemon.desk import Desk
+from launcher.daemon.requests import Desk
 from launcher.errors import LauncherError, UnreachableError, UsageError
-from launcher.files import replace_text
-from launcher.paths import JOBS_VARIABLE
-from launcher.state import Submission
-from launcher.submit import Prepared, prepare, write_directory
+from launcher.host.files import replace_text
+from launcher.jobdir.paths import JOBS_VARIABLE
+from launcher.jobdir.words import Submission
+from launcher.plan.prepare import Prepared, prepare, write_directory
 
 ENDINGS = (".yaml", ".yml")
 SETTLED_SECONDS = 1.0

@@ -10,18 +10,18 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+from launcher.attempt.starter import Handle, StartError, Unreachable
 from launcher.daemon.context import Context, log
 from launcher.daemon.crash import step
 from launcher.daemon.ending import Ending
 from launcher.daemon.intake import check_directory, read_plan
+from launcher.daemon.record.rows import Job
 from launcher.errors import LauncherError, PlanError, UsageError
-from launcher.files import replace_text
-from launcher.paths import JobPaths
-from launcher.plan import Plan
-from launcher.planning import next_attempt
-from launcher.starters.base import Handle, StartError, Unreachable
-from launcher.state import STARTING, UNKNOWN, WAITING
-from launcher.store.rows import Job
+from launcher.host.files import replace_text
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.plan import Plan
+from launcher.jobdir.words import STARTING, UNKNOWN, WAITING
+from launcher.plan.planning import next_attempt
 
 AGAIN_SECONDS = 10.0
 """After a start that could not be made now, its starter is left alone for so long."""

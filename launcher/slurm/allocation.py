@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from launcher.hosts import expand_nodelist
+from launcher.spec.hosts import expand_nodelist
 
 _SPECIAL_STEPS = 4_294_967_000
 """Numbers from here on are the batch script's own step and the like."""

@@ -18,19 +18,19 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from launcher import stop
-from launcher.attempt import AlreadyClaimedError, SilentView, place
-from launcher.claim import EXIT_CLAIMED, Claim
+from launcher.attempt.judge import FAILED, AttemptEnd
+from launcher.attempt.policy import Restart, decide
+from launcher.attempt.report import report_unseen
+from launcher.attempt.supervisor import AlreadyClaimedError, SilentView, place
 from launcher.errors import EXIT_FAILED, EXIT_USAGE, LauncherError
-from launcher.outcome import FAILED, AttemptEnd
-from launcher.paths import JobPaths
-from launcher.plan import Plan
-from launcher.planning import next_attempt
-from launcher.policy import Restart, decide
-from launcher.process.marks import RankMark
-from launcher.process.signals import STOPPING, SignalBox
-from launcher.record import EventLog, read_events
-from launcher.reporting import report_unseen
+from launcher.host.signals import STOPPING, SignalBox
+from launcher.jobdir import stop
+from launcher.jobdir.claim import EXIT_CLAIMED, Claim
+from launcher.jobdir.events import EventLog, read_events
+from launcher.jobdir.marks import RankMark
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.plan import Plan
+from launcher.plan.planning import next_attempt
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.commands import Answer, call
 from launcher.slurm.examine import said_in_trial

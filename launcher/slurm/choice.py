@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.commands import Answer
-from launcher.slurm.way import (
+from launcher.slurm.start_method import (
     PROBE_SECONDS,
     Way,
     candidates,

@@ -13,23 +13,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from launcher.errors import PlanError
-from launcher.plan import Plan
+from launcher.jobdir.plan import Plan
 from launcher.slurm import fit
 from launcher.slurm.answers import NoAnswer
 from launcher.slurm.commands import Answer, Reach
 from launcher.slurm.fit import Finding, Site
 from launcher.slurm.script import sbatch_argv, script
-from launcher.slurm.site import (
-    SINFO_FORMAT,
-    default_partition,
-    names_in,
-    parse_config,
-    parse_partitions,
-    reservations_in,
-)
+from launcher.slurm.site import SINFO_FORMAT, default_partition, names_in, parse_config, parse_partitions, reservations_in
 
 if TYPE_CHECKING:
-    from launcher.spec import Spec
+    from launcher.spec.model import Spec
 
 SECONDS = 5.0
 """Time for each answer."""

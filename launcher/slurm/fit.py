@@ -10,12 +10,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from launcher.counted import counted
-from launcher.hosts import expand_nodelist
-from launcher.plan import Plan
-from launcher.progress import duration
+from launcher.host.text import counted
+from launcher.jobdir.metrics import duration
+from launcher.jobdir.plan import Plan
 from launcher.slurm.script import SPARE_SECONDS
 from launcher.slurm.site import Partition
+from launcher.spec.hosts import expand_nodelist
 
 _SHORT = {"partition": "p", "account": "A", "qos": "q", "constraint": "C", "overcommit": "O"}
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from launcher import stop
+from launcher.jobdir import stop
 from launcher.slurm.commands import Answer, Reach
 from launcher.slurm.job_info import BY, forgotten, parse_job
 from launcher.slurm.site import seconds

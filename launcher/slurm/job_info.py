@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Mapping
 
-from launcher import stop
+from launcher.jobdir import stop
 from launcher.slurm.commands import Answer
 from launcher.slurm.states import STATES
 

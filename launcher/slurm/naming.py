@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher.claim import Claim
-from launcher.paths import AttemptPaths, JobPaths
-from launcher.record import EventLog
+from launcher.jobdir.claim import Claim
+from launcher.jobdir.events import EventLog
+from launcher.jobdir.paths import AttemptPaths, JobPaths
 from launcher.slurm.submission import Submission
 
 

@@ -12,14 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from launcher.slurm.answers import (
-    SACCT_FORMAT,
-    SQUEUE_FORMAT,
-    NoAnswer,
-    Row,
-    parse_sacct,
-    parse_squeue,
-)
+from launcher.slurm.answers import SACCT_FORMAT, SQUEUE_FORMAT, NoAnswer, Row, parse_sacct, parse_squeue
 from launcher.slurm.commands import TIMEOUT, Answer, Reach
 
 Asker = Callable[[Sequence[str]], Answer]

@@ -15,11 +15,11 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from launcher.backends.flavours import flags_for
 from launcher.errors import EXIT_USAGE, BackendError, LauncherError
+from launcher.plan.flavours import flags_for
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.choice import choose
-from launcher.slurm.way import Way, shared, step_environment
+from launcher.slurm.start_method import Way, shared, step_environment
 
 
 def command_line(allocation: Allocation, way: Way, ranks: int, threads: int, command: Sequence[str]) -> list[str]:

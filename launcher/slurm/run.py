@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launcher.attempt import AttemptRun
-from launcher.outcome import AttemptEnd, Outcome
-from launcher.process.signals import SignalBox
+from launcher.attempt.judge import AttemptEnd, Outcome
+from launcher.attempt.supervisor import AttemptRun
+from launcher.host.signals import SignalBox
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.naming import NamingLog
 

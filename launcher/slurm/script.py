@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from launcher.errors import PlanError
-from launcher.plan import Plan
+from launcher.jobdir.plan import Plan
 
 SPARE_SECONDS = 90.0
 """How much more time than the job's own limit SLURM is asked for: the job ends by its own clock, with its state saved."""

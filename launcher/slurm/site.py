@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from launcher.hosts import expand_nodelist
 from launcher.slurm.answers import NoAnswer
+from launcher.spec.hosts import expand_nodelist
 
 SINFO_FORMAT = "%R|%a|%l|%D|%T|%c|%m|%G|%f|%N"
 SINFO_HEADER = "PARTITION|AVAIL|TIMELIMIT|NODES|STATE|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST"

@@ -21,7 +21,7 @@ class State:
     """waiting: not started, or put back; running: on its nodes; ending: its processes are being ended; over: for good."""
     words: str
     cause: str | None = None
-    """For states that are over, what ended the job: a cause of `launcher.outcome`; None where only the job itself can say."""
+    """What ended the job, for final states: a cause of `launcher.attempt.judge`; None if only the job itself can say."""
 
 
 STATES: dict[str, State] = {

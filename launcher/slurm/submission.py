@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from launcher.claim import Claim
-from launcher.files import as_text, read_object, replace_text
-from launcher.paths import AttemptPaths, JobPaths
-from launcher.plan import Plan
-from launcher.record import EventLog
+from launcher.attempt.starter import Handle, StartError, Unreachable
+from launcher.host.files import as_text, read_object, replace_text
+from launcher.jobdir.claim import Claim
+from launcher.jobdir.events import EventLog
+from launcher.jobdir.paths import AttemptPaths, JobPaths
+from launcher.jobdir.plan import Plan
 from launcher.slurm import commands, script
 from launcher.slurm.answers import NoAnswer, Row, parse_submitted, refusal
 from launcher.slurm.commands import Reach
-from launcher.starters.base import Handle, StartError, Unreachable
 
 FILE = "submission.json"
 SCRIPT = "job.sh"

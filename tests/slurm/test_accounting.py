@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.doctor import slurm
+from launcher.attempt.starter import StartError
+from launcher.cli.doctor import slurm
 from launcher.errors import PlanError
-from launcher.starters.base import StartError
-from launcher.submit import prepare
+from launcher.plan.prepare import prepare
 from tests.launcher.helpers import spec
 from tests.real import need
 from tests.slurm.accounting import accounted_cluster, present

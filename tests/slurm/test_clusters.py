@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.doctor import slurm
-from launcher.outcome import AttemptEnd
+from launcher.attempt.judge import AttemptEnd
+from launcher.attempt.starter import Alive, Gone, StartError, Unknown, Unreachable
+from launcher.cli.doctor import slurm
 from launcher.slurm.submission import Submission
-from launcher.starters.base import Alive, Gone, StartError, Unknown, Unreachable
 from tests.launcher.helpers import spec
 from tests.real import need
 from tests.slurm.accounting import present, two_clusters

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.doctor import slurm
+from launcher.cli.doctor import slurm
 from launcher.slurm.answers import NoAnswer
 from launcher.slurm.site import expected_start, gpus_in, parse_partitions, seconds
 from tests.launcher.helpers import spec

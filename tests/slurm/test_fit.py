@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import PlanError
+from launcher.plan.prepare import prepare
 from launcher.slurm import examine
 from launcher.slurm.commands import Answer
 from launcher.slurm.examine import Examined, said_in_trial
 from launcher.slurm.fit import Site, asked, findings, refused
 from launcher.slurm.site import SINFO_HEADER, names_in, parse_partitions, reservations_in
-from launcher.submit import prepare
 from tests.real import ROOT
 from tests.slurm.cluster import Cluster
 from tests.slurm.driver import recorded

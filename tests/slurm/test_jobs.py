@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher import stop
-from launcher.outcome import AttemptEnd
-from launcher.process.marks import read_marks
+from launcher.attempt.judge import AttemptEnd
+from launcher.attempt.starter import Alive, Gone, StartError, Unknown, Unreachable
+from launcher.jobdir import stop
+from launcher.jobdir.marks import read_marks
 from launcher.slurm.script import token
 from launcher.slurm.submission import Submission
-from launcher.starters.base import Alive, Gone, StartError, Unknown, Unreachable
 from tests.slurm.cluster import Cluster, pmix_present
 from tests.slurm.driver import COUNT, Driver, appears, lines, recorded
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher import claim
+from launcher.attempt.judge import AttemptEnd
 from launcher.cli.showing import slurm_text
-from launcher.outcome import AttemptEnd
-from launcher.paths import AttemptPaths, JobPaths
-from launcher.process.marks import RankMark
-from launcher.record import EventLog, read_events
+from launcher.jobdir import claim
+from launcher.jobdir.events import EventLog, read_events
+from launcher.jobdir.marks import RankMark
+from launcher.jobdir.paths import AttemptPaths, JobPaths
 from launcher.slurm.naming import NamingLog, job_of
 from launcher.slurm.submission import Submission
 from tests.launcher.cli.test_views import view

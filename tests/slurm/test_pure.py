@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import stop
 from launcher.errors import BackendError, PlanError
-from launcher.paths import JobPaths
-from launcher.plan import Plan
-from launcher.planning import make_plan
+from launcher.jobdir import stop
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.plan import Plan
+from launcher.plan.planning import make_plan
 from launcher.slurm import choice
 from launcher.slurm.allocation import Allocation, expand_counts
 from launcher.slurm.answers import SQUEUE_HEADER, NoAnswer, parse_sacct, parse_squeue, parse_submitted, refusal
 from launcher.slurm.commands import Answer, scrub
 from launcher.slurm.job_info import killed_by, parse_job, said_in_log, why_stopped
 from launcher.slurm.script import OWN_OPTIONS, script
+from launcher.slurm.start_method import parse_types
 from launcher.slurm.states import STATES, parse_state, reason_in_words
-from launcher.slurm.way import parse_types
 from tests.launcher.helpers import host, mpirun, spec
 from tests.real import need
 

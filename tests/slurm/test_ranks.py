@@ -6,7 +6,7 @@ from launcher.errors import BackendError
 from launcher.slurm import ranks
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.ranks import brief, pmi_type
-from launcher.slurm.way import Way, no_way
+from launcher.slurm.start_method import Way, no_way
 
 ALLOCATION = Allocation("7", ("n1", "n2"), (2, 2), (4, 4), in_step=False, restarts=0)
 INSIDE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_NTASKS": "4"}

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from launcher.attempt.judge import AttemptEnd
+from launcher.attempt.sweep import marked
 from launcher.daemon.crash import STEPS
-from launcher.outcome import AttemptEnd
-from launcher.paths import JobPaths
-from launcher.process.sweep import marked
-from launcher.state import FINAL
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.words import FINAL
 from tests.slurm.cluster import Cluster, wait_for
 from tests.slurm.driver import COUNT, appears
 from tests.slurm.test_launch import User

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import stop
+from launcher.attempt.judge import AttemptEnd
 from launcher.daemon.intake import ranks_here
-from launcher.outcome import AttemptEnd
-from launcher.paths import JobPaths
+from launcher.jobdir import stop
+from launcher.jobdir.paths import JobPaths
 from launcher.slurm.commands import Answer
 from launcher.slurm.held import said_of_step, why_over
 from tests.slurm.cluster import Cluster, wait_for

@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from launcher import stop
-from launcher.claim import Claim
-from launcher.outcome import AttemptEnd
-from launcher.process.sweep import marked
-from launcher.record import read_events
+from launcher.attempt.judge import AttemptEnd
+from launcher.attempt.starter import Alive
+from launcher.attempt.sweep import marked
+from launcher.jobdir import stop
+from launcher.jobdir.claim import Claim
+from launcher.jobdir.events import read_events
 from launcher.slurm import queue
-from launcher.starters.base import Alive
 from tests.slurm.cluster import wait_for
 from tests.slurm.driver import Driver, appears
 from tests.slurm.test_jobs import counting, driver  # noqa: F401 - a fixture

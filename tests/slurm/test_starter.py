@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.paths import JobPaths
-from launcher.plan import Plan
-from launcher.record import EventLog
+from launcher.attempt.starter import Alive, Gone, Handle, StartError, Unreachable
+from launcher.jobdir.events import EventLog
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.plan import Plan
 from launcher.slurm.answers import SQUEUE_HEADER
 from launcher.slurm.batch import first_attempt
 from launcher.slurm.commands import Reach
-from launcher.starters.base import Alive, Gone, Handle, StartError, Unreachable
-from launcher.starters.slurm import SILENT, SlurmStarter
+from launcher.slurm.starter import SILENT, SlurmStarter
 from tests.launcher.daemon.conftest import world  # noqa: F401 - a fixture
 from tests.launcher.daemon.kit import World
 from tests.slurm.test_pure import plan
@@ -105,7 +105,7 @@ def test_an_answer_that_does_not_come_in_time_is_said_to_be_on_its_way(programs:
     put(programs, "sbatch", "echo 7")
     put(programs, "squeue", f"echo '{SQUEUE_HEADER}'")
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    monkeypatch.setattr("launcher.starters.slurm.START_PATIENCE", 0.1)
+    monkeypatch.setattr("launcher.slurm.starter.START_PATIENCE", 0.1)
     starter = SlurmStarter(0.0)
     environment = {"PATH": str(programs)}
     job, made = job_in(tmp_path / "1")

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from launcher.cli.main import main
-from launcher.client import Client, JobView
-from launcher.daemon import control
+from launcher.daemon import spawn
 from launcher.daemon.dirs import Dirs
+from launcher.daemon.http.client import Client, JobView
 from launcher.errors import LauncherError, UnreachableError
 from tests.launcher.helpers import clean_environment, command_line
 
@@ -131,7 +131,7 @@ def end_daemon(folder: Path) -> None:
         for view in client.jobs():
             if not view.final:
                 client.cancel(view.id)
-        control.stop(dirs)
+        spawn.stop(dirs)
     for pid in processes_of(dirs):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

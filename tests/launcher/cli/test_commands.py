@@ -12,9 +12,9 @@ import pytest
 
 from launcher.cli.main import commands, main, with_default_command
 from launcher.cli.terminal import printable, tail
-from launcher.paths import JobPaths
-from launcher.record import EventLog, own_identity
-from launcher.shipped import find_spec, shipped_directories
+from launcher.jobdir.events import EventLog, own_identity
+from launcher.jobdir.paths import JobPaths
+from launcher.spec.source import find_spec, shipped_directories
 from tests.launcher.helpers import clean_environment, command_line, launch
 
 ONE = "name: one\ncommand: [python, -c, 'print(1)']\nresources: {ranks: 1}\n"
@@ -55,7 +55,7 @@ def test_the_daemons_own_commands_have_help(name: str, capsys: pytest.CaptureFix
 def test_dry_run_prints_the_plan_and_writes_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["one.yaml", "--dry-run", "--set", "grab.seed=4"]) == 0
     text = capsys.readouterr().out
-    assert "-m launcher.process.rank" in text
+    assert "-m launcher.attempt.rank.wrapper" in text
     assert "HVDGRAB_GRAB='{\"seed\": 4}'" in text
     assert "binding none" in text
     assert not (here / "jobs").exists()
@@ -212,7 +212,7 @@ def test_ready_made_jobs_are_found_from_anywhere(here: Path, monkeypatch: pytest
     folder = here / "shipped" / "configs"
     folder.mkdir(parents=True)
     (folder / "quickstart.yaml").write_text(ONE)
-    monkeypatch.setattr("launcher.shipped.shipped_directories", lambda: [folder])
+    monkeypatch.setattr("launcher.spec.source.shipped_directories", lambda: [folder])
     for wanted in ("configs/quickstart.yaml", "quickstart", "quickstart.yaml"):
         assert find_spec(wanted) == folder / "quickstart.yaml"
     (here / "quickstart.yaml").write_text(ONE)

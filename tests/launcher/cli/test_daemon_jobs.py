@@ -11,9 +11,9 @@ import threading
 import time
 from pathlib import Path
 
-from launcher.paths import JobPaths
-from launcher.process.sweep import marked
-from launcher.record import read_events
+from launcher.attempt.sweep import marked
+from launcher.jobdir.events import read_events
+from launcher.jobdir.paths import JobPaths
 from tests.launcher.cli.home import Home, eventually
 
 QUICK = "print('hello')"

@@ -25,13 +25,13 @@ from launcher.cli.book import Listed
 from launcher.cli.main import main
 from launcher.cli.render import failure_lines
 from launcher.cli.table import painted, table
-from launcher.client import DaemonStatus, JobView
+from launcher.daemon.http.client import DaemonStatus, JobView
+from launcher.daemon.http.offline import OfflineRecord
+from launcher.daemon.record.lease import Holder
 from launcher.errors import UnreachableError, UsageError
-from launcher.offline import OfflineRecord
-from launcher.paths import JobPaths
-from launcher.process.marks import RankMark
-from launcher.record import EventLog, own_identity
-from launcher.store.lease import Holder
+from launcher.jobdir.events import EventLog, own_identity
+from launcher.jobdir.marks import RankMark
+from launcher.jobdir.paths import JobPaths
 from tests.launcher.cli.test_views import view
 from tests.real import need
 

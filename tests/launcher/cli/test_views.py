@@ -20,10 +20,10 @@ from launcher.cli.group_views import PlainGroup, Progress, TerminalGroup, group_
 from launcher.cli.render import placement_text
 from launcher.cli.texts import state_text, waiting_text
 from launcher.cli.views import PlainView
-from launcher.client import JobView
-from launcher.paths import JobPaths
-from launcher.plan import HostSlots
-from launcher.progress import MetricsFollower
+from launcher.daemon.http.client import JobView
+from launcher.jobdir.metrics import MetricsFollower
+from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.plan import HostSlots
 from tests.launcher.cli.home import Home
 from tests.launcher.helpers import command_line, plan
 

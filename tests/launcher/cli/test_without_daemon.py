@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.client import Client
-from launcher.process.sweep import marked
+from launcher.attempt.sweep import marked
+from launcher.daemon.http.client import Client
 from tests.launcher.cli.home import Home, eventually, processes_of
 
 QUICK = "print('hello')"
@@ -57,7 +57,7 @@ def test_a_killed_a_hanging_and_a_restarted_daemon_are_told_apart(own_home: Home
     assert own_home.client.job(job["id"]).state == "running", "restarting the daemon touches no job"
     os.kill(second, signal.SIGSTOP)
     try:
-        monkeypatch.setattr("launcher.client.Client._ask", partialmethod(Client._ask, seconds=0.5))
+        monkeypatch.setattr("launcher.daemon.http.client.Client._ask", partialmethod(Client._ask, seconds=0.5))
         for command in ("status", "stop"):
             hanging = own_home.call("daemon", command)
             assert hanging.returncode == 3

@@ -10,24 +10,24 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from launcher import facts
-from launcher.claim import Claim
+from launcher.attempt.judge import AttemptEnd
+from launcher.attempt.starter import Alive, Gone, Handle, Seen, StartError, Unknown, Unreachable
 from launcher.daemon.context import Context
-from launcher.daemon.desk import Desk
 from launcher.daemon.dirs import Dirs
 from launcher.daemon.ending import Ending
 from launcher.daemon.engine import Engine
 from launcher.daemon.queue import Capacity
-from launcher.files import as_text, create_once
-from launcher.outcome import AttemptEnd
-from launcher.paths import JobPaths, new_id
-from launcher.plan import Plan
-from launcher.planning import make_plan
-from launcher.process.marks import RankMark
-from launcher.spec import Spec
-from launcher.starters.base import Alive, Gone, Handle, Seen, StartError, Unknown, Unreachable
-from launcher.state import JobView, Submission
-from launcher.store.jobs import Store
+from launcher.daemon.record.jobs import Store
+from launcher.daemon.requests import Desk
+from launcher.host.files import as_text, create_once
+from launcher.jobdir.claim import Claim
+from launcher.jobdir.marks import RankMark
+from launcher.jobdir.paths import JobPaths, new_id
+from launcher.jobdir.plan import Plan
+from launcher.jobdir.words import JobView, Submission
+from launcher.plan import facts
+from launcher.plan.planning import make_plan
+from launcher.spec.model import Spec
 
 UNKNOWN_FACTS: dict[str, Any] = {entry.name: None for entry in dataclasses.fields(facts.Facts)}
 FACTS = facts.Facts(

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from launcher import facts
-from launcher.client import Client, JobView, Submission
-from launcher.daemon import control, crash
+from launcher.attempt.sweep import sweep
+from launcher.daemon import crash, spawn
 from launcher.daemon.dirs import Dirs
+from launcher.daemon.http.client import Client, JobView, Submission
 from launcher.errors import LauncherError
-from launcher.paths import JobPaths
-from launcher.process.identity import start_ticks
-from launcher.process.sweep import sweep
+from launcher.host.identity import start_ticks
+from launcher.jobdir.paths import JobPaths
+from launcher.plan import facts
 from tests.launcher.daemon.kit import job_directory
 from tests.launcher.helpers import clean_environment
 
@@ -45,7 +45,7 @@ class RealDaemon:
         if crash_at is not None:
             os.environ[crash.VARIABLE] = crash_at
         try:
-            return control.start(self.dirs)
+            return spawn.start(self.dirs)
         finally:
             os.environ.pop(crash.VARIABLE, None)
 
@@ -78,7 +78,7 @@ class RealDaemon:
     def close(self) -> None:
         """End all of it."""
         try:
-            control.stop(self.dirs)
+            spawn.stop(self.dirs)
         except LauncherError:
             self.kill()
         for job_id in self.ids:
@@ -95,7 +95,7 @@ def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> 
 
 def run_daemon(*, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     """A daemon in the foreground, as ``daemon run`` makes one."""
-    program = "import sys; from launcher.daemon import control, dirs; sys.exit(control.run(dirs.Dirs.of_user()))"
+    program = "import sys; from launcher.daemon import dirs, spawn; sys.exit(spawn.run(dirs.Dirs.of_user()))"
     return subprocess.Popen(
         [sys.executable, "-c", program],
         env={**os.environ, **(env or {})},

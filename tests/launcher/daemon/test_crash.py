@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from launcher.daemon import control, crash
+from launcher.attempt.sweep import marked
+from launcher.daemon import crash, spawn
 from launcher.errors import UnreachableError
-from launcher.process.identity import start_ticks
-from launcher.process.sweep import marked
+from launcher.host.identity import start_ticks
 from tests.launcher.daemon.real import RealDaemon, until
 
 PROGRAM = """
@@ -70,7 +70,7 @@ class Storm:
     def strike(self, step: str | None) -> None:
         """Let the daemon die at a step, or at a random moment."""
         with contextlib.suppress(UnreachableError):
-            control.stop(self.daemon.dirs)
+            spawn.stop(self.daemon.dirs)
         pid = None
         with contextlib.suppress(UnreachableError):  # it may have died before it was ready
             pid = self.daemon.start(None if step is None else f"{step}:{self.random.randint(1, 2)}")

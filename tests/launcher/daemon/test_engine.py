@@ -9,10 +9,10 @@ import pytest
 from launcher.daemon import engine
 from launcher.daemon.intake import read_plan
 from launcher.daemon.queue import Capacity
+from launcher.daemon.record.database import RecordError
 from launcher.errors import UsageError
-from launcher.facts import Mpirun
-from launcher.stop import Stop
-from launcher.store.database import RecordError
+from launcher.jobdir.stop import Stop
+from launcher.plan.facts import Mpirun
 from tests.launcher.daemon.kit import FACTS, World
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from launcher.daemon import crash
 from launcher.daemon.queue import Capacity
-from launcher.files import replace_text
-from launcher.store.database import RecordError
-from launcher.store.lease import Holder, LeaseLostError, acquire
+from launcher.daemon.record.database import RecordError
+from launcher.daemon.record.lease import Holder, LeaseLostError, acquire
+from launcher.host.files import replace_text
 from tests.launcher.daemon.kit import World
 
 

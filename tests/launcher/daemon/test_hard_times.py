@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.daemon import control
+from launcher.daemon import spawn
 from launcher.errors import UnreachableError
 from tests.launcher.daemon.real import RealDaemon, until
 from tests.real import need
@@ -31,7 +31,7 @@ def full_daemon(daemon: RealDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator
     need("a file system in memory", mounted.returncode == 0)
     yield daemon
     with contextlib.suppress(UnreachableError):
-        control.stop(daemon.dirs)
+        spawn.stop(daemon.dirs)
     subprocess.run(["umount", "-l", daemon.dirs.state], check=True)
 
 
@@ -99,14 +99,14 @@ OLD = """
 import sys
 import hvdgrab
 hvdgrab.__version__ = "0.0.1"
-from launcher.daemon import control, dirs
-sys.exit(control.run(dirs.Dirs.of_user()))
+from launcher.daemon import dirs, spawn
+sys.exit(spawn.run(dirs.Dirs.of_user()))
 """
 
 
 def test_a_daemon_of_another_version_is_replaced_while_jobs_run(daemon: RealDaemon) -> None:
     old = subprocess.Popen([sys.executable, "-c", OLD], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until(lambda: control.listens(daemon.dirs, 0.0), "the old one")
+    until(lambda: spawn.listens(daemon.dirs, 0.0), "the old one")
     gate = daemon.folder / "gate"
     running = daemon.submit("running", WAIT, str(gate))
     between = daemon.submit("between", WAIT, str(gate), restart={"failure": 1, "backoff": "3s", "jitter": 0})
@@ -117,7 +117,7 @@ def test_a_daemon_of_another_version_is_replaced_while_jobs_run(daemon: RealDaem
     )
     assert "version 0.0.1" in status.stdout
     assert "`hvdgrab-launch daemon restart` brings the daemon to it" in status.stdout
-    assert control.stop(daemon.dirs) is True
+    assert spawn.stop(daemon.dirs) is True
     assert old.wait(30) == 0
     gate.touch()
     until(lambda: daemon.paths(between).attempt(1).end.exists(), "an end while no daemon lived")
@@ -134,7 +134,7 @@ def test_a_daemon_of_another_version_is_replaced_while_jobs_run(daemon: RealDaem
 @pytest.mark.soak  # a sample: tests/launcher/store/test_store.py::test_what_is_no_usable_record_is_refused_with_the_cause
 def test_a_record_of_a_newer_version_is_left_alone(daemon: RealDaemon) -> None:
     daemon.start()
-    control.stop(daemon.dirs)
+    spawn.stop(daemon.dirs)
     connection = sqlite3.connect(daemon.dirs.record)
     connection.execute("PRAGMA user_version=99")
     connection.close()

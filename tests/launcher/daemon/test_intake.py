@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.daemon.desk import ConflictError
+from launcher.daemon.requests import ConflictError
 from launcher.errors import UsageError
-from launcher.state import Submission
+from launcher.jobdir.words import Submission
 from tests.launcher.daemon.kit import World, job_directory
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.client import Client
-from launcher.daemon import control, dirs
+from launcher.attempt.sweep import marked
+from launcher.daemon import dirs, spawn
 from launcher.daemon.dirs import Dirs
+from launcher.daemon.http.client import Client
 from launcher.errors import LauncherError, UnreachableError, UsageError
-from launcher.process.identity import alive
-from launcher.process.sweep import marked
+from launcher.host.identity import alive
 from tests.launcher.daemon.real import RealDaemon, run_daemon, until
 from tests.real import ROOT, need
 
@@ -46,10 +46,10 @@ def test_running_jobs_survive_the_daemons_death_and_are_adopted(daemon: RealDaem
 def test_stopping_the_daemon_leaves_jobs_alone_and_cancel_ends_all_of_one(daemon: RealDaemon) -> None:
     with pytest.raises(UnreachableError, match="no daemon runs on this host"):
         daemon.client(start=False)
-    assert control.stop(daemon.dirs) is False
+    assert spawn.stop(daemon.dirs) is False
     job = daemon.submit("stay", "import os, time; os.fork(); " + STAY, "600")
     until(lambda: daemon.client().job(job).state == "running", "the start")
-    assert control.stop(daemon.dirs) is True
+    assert spawn.stop(daemon.dirs) is True
     assert not daemon.dirs.socket.exists()
     assert len(marked(job)) >= 3
     client = daemon.client()
@@ -69,7 +69,7 @@ def test_of_two_daemons_started_at_once_one_wins_and_the_other_says_so(daemon: R
     assert "a daemon runs already on this host: process" in loser.communicate()[1]
     until(daemon.dirs.socket.exists, "the socket")
     assert daemon.client().status().pid == winner.pid
-    assert control.start(daemon.dirs) > 0, "whoever wants a daemon has one"
+    assert spawn.start(daemon.dirs) > 0, "whoever wants a daemon has one"
     assert daemon.client().status().pid == winner.pid
     winner.send_signal(signal.SIGTERM)
     winner.communicate(timeout=30)
@@ -154,7 +154,7 @@ def test_a_long_wait_does_not_hold_up_the_end_of_the_daemon(daemon: RealDaemon) 
     waiting = threading.Thread(target=wait)
     waiting.start()
     until(lambda: daemon.client().job(job).state == "running", "the start")
-    assert control.stop(daemon.dirs, 20.0) is True
+    assert spawn.stop(daemon.dirs, 20.0) is True
     waiting.join(20)
     assert said and "daemon" in said[0]
     assert "ERROR" not in daemon.dirs.log.read_text()
@@ -252,14 +252,15 @@ def test_an_answer_that_never_comes_is_reported_in_time(daemon: RealDaemon, monk
         mute.bind(str(daemon.dirs.socket))
         mute.listen(5)
         client = Client.connect(start=False, dirs=daemon.dirs)
-        monkeypatch.setattr("launcher.client.ANSWER_SECONDS", 0.3)
+        monkeypatch.setattr("launcher.daemon.http.client.ANSWER_SECONDS", 0.3)
         with pytest.raises(UnreachableError, match="has not answered for"):
             client._ask("GET", "/v1/daemon", seconds=0.3)
     daemon.dirs.socket.unlink()
 
 
 def test_importing_the_client_is_cheap() -> None:
-    program = "import sys, launcher.client; print(*sorted({'pydantic', 'fastapi', 'yaml', 'httpx', 'rich'} & set(sys.modules)))"
+    heavy = {"pydantic", "fastapi", "yaml", "httpx", "rich"}
+    program = f"import sys, launcher.daemon.http.client; print(*sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
 

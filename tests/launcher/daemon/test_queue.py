@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.daemon.queue import Capacity, choose
+from launcher.daemon.record.rows import Job
 from launcher.daemon.settings import load
 from launcher.errors import LauncherError
-from launcher.store.rows import Job
 
 NUMBERS = itertools.count(1)
 

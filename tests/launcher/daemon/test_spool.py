@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from launcher import facts
 from launcher.daemon import crash, loop
+from launcher.daemon.record.database import RecordError
 from launcher.daemon.spool import ODD_SECONDS, RECOVER_SECONDS, SETTLED_SECONDS, Spool
-from launcher.store.database import RecordError
+from launcher.plan import facts
 from tests.launcher.daemon.kit import World
 
 TWO = "name: two\ncommand: [python, -c, pass]\nresources: {ranks: 1}\nvariants: {seed: [0, 1]}\n"
@@ -44,7 +44,7 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles_a_job_of_the_spool(
             raise Crash
 
     passed: list[str] = []
-    for module in ("spool", "desk"):
+    for module in ("spool", "requests"):
         monkeypatch.setattr(f"launcher.daemon.{module}.step", passing)
     (world.dirs.spool / "two.yaml").write_text(TWO)
     spool = Spool(world.context, world.desk)

@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from launcher.daemon import loop
+from launcher.daemon.record.database import RecordError
 from launcher.daemon.spool import Spool
-from launcher.store.database import RecordError
 from tests.launcher.daemon.kit import World
 
 

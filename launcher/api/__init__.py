@@ -1,1 +1,0 @@
-"""The daemon over HTTP on a Unix socket."""

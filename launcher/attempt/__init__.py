@@ -1,0 +1,1 @@
+"""One attempt while it runs: its supervisor, the wrappers of its ranks, its other hosts."""

@@ -1,0 +1,153 @@
+"""What follows the end of an attempt: the job's end, or another attempt and when.
+
+`decide` is pure: it knows the job's restart settings, how its attempts ended, and the time.  The daemon and ``--foreground`` both
+ask it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from launcher.host.text import counted
+from launcher.jobdir.words import CANCELLED, FAILED, SUCCEEDED
+
+if TYPE_CHECKING:
+    from launcher.attempt.judge import AttemptEnd
+
+UNLIMITED = "unlimited"
+DEFAULTS: Mapping[str, Any] = {
+    "failure": 0,
+    "hang": 0,
+    "lost_node": 0,
+    "preemption": UNLIMITED,
+    "time_limit": 0,
+    "backoff": 10.0,
+    "backoff_factor": 2.0,
+    "backoff_most": 600.0,
+    "jitter": 0.2,
+    "permanent_exit_codes": (2,),
+    "exclude_node_for": 1800.0,
+    "fast_failure": 60.0,
+    "no_progress": 3,
+}
+"""What holds where the plan says nothing; see ``restart:`` in the spec."""
+_WORDS = {
+    "failure": "failed",
+    "hang": "hung",
+    "lost_node": "lost a node",
+    "preemption": "was preempted",
+    "time_limit": "reached its time limit",
+}
+_OUTSIDE = ("preemption", "lost_node")
+"""Causes that say nothing about the training: they do not count for the verdict that it makes no progress."""
+
+
+@dataclass(frozen=True)
+class Final:
+    """The job has ended."""
+
+    state: str
+    """succeeded, failed or cancelled."""
+    exit_code: int
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Another attempt is due."""
+
+    at: float
+    """Unix time, seconds."""
+    excluded_hosts: tuple[str, ...]
+    """Hosts to do without."""
+    reason: str
+
+
+Verdict = Final | Restart
+
+
+def decide(restart: Mapping[str, Any], ends: Sequence[AttemptEnd], now: float, random: Random) -> Verdict:
+    """The verdict after the last of a job's attempts.
+
+    Args:
+        restart: the plan's resolved ``restart`` settings; what is missing is as in `DEFAULTS`.
+        ends: how all attempts ended, oldest first; at least one.
+        now: Unix time, seconds.
+        random: source of the jitter.
+    """
+    settings = {**DEFAULTS, **restart}
+    last = ends[-1]
+    if last.state in (SUCCEEDED, CANCELLED):
+        return Final(last.state, last.exit_code, last.reason)
+    against = _against_another(settings, ends)
+    if against is not None:
+        return Final(FAILED, last.exit_code, against)
+    delay = backoff(settings, ends, random)
+    at = now + delay
+    reason = f"attempt {last.attempt} {_WORDS[budget_of(last)]} ({last.reason or 'no reason known'}); the next one follows"
+    return Restart(at, excluded(settings, ends, at), reason)
+
+
+def budget_of(end: AttemptEnd) -> str:
+    """The setting that says how often such an end may be followed by another attempt."""
+    if end.cause == "not_started":
+        return "lost_node" if end.bad_hosts else "failure"
+    return end.cause if end.cause in _WORDS else "failure"
+
+
+def _against_another(settings: Mapping[str, Any], ends: Sequence[AttemptEnd]) -> str | None:
+    """Why no other attempt is made; None where one is."""
+    last = ends[-1]
+    cause = budget_of(last)
+    why = last.reason or f"attempt {last.attempt} {_WORDS[cause]}"
+    if cause == "failure" and last.exit_code in settings["permanent_exit_codes"]:
+        return f"{why}; code {last.exit_code} is in restart.permanent_exit_codes, so no other attempt is made"
+    budget = settings[cause]
+    spent = sum(budget_of(end) == cause for end in ends)
+    if budget != UNLIMITED and spent > budget:
+        allowed = f"restart.{cause} allows {counted(budget, 'restart')}"
+        return why if budget == 0 else f"{why}; it {_WORDS[cause]} {spent} times, and {allowed}"
+    standing = _without_progress(ends)
+    most = settings["no_progress"]
+    if most and standing >= most:
+        return f"{why}; {standing} attempts in a row made no progress, as another would (restart.no_progress: {most})"
+    return None
+
+
+def _without_progress(ends: Sequence[AttemptEnd]) -> int:
+    """Attempts in a row, to the last, that ended by the training's own doing without progress."""
+    count = 0
+    for end in reversed(ends):
+        if end.progressed:
+            break
+        count += budget_of(end) not in _OUTSIDE
+    return count
+
+
+def backoff(settings: Mapping[str, Any], ends: Sequence[AttemptEnd], random: Random) -> float:
+    """Seconds to wait: growing with every end of the same cause in a row, from the start again once there was progress."""
+    cause = budget_of(ends[-1])
+    in_a_row = 0
+    for end in reversed(ends):
+        if budget_of(end) != cause:
+            break
+        in_a_row += 1
+        if end.progressed:
+            break
+    growth = min(in_a_row - 1, 64)  # a float holds any factor of sane size to this power
+    delay = min(float(settings["backoff_most"]), float(settings["backoff"]) * float(settings["backoff_factor"]) ** growth)
+    return max(0.0, delay * (1.0 + float(settings["jitter"]) * random.uniform(-1.0, 1.0)))
+
+
+def excluded(settings: Mapping[str, Any], ends: Sequence[AttemptEnd], at: float) -> tuple[str, ...]:
+    """Hosts to do without at a time: those that were lost, or on which an attempt failed at once, not long ago."""
+    hosts: set[str] = set()
+    for end in ends:
+        fast = end.seconds < settings["fast_failure"] and not end.progressed
+        to_blame = budget_of(end) == "lost_node" or (fast and budget_of(end) in ("failure", "hang"))
+        if to_blame and at < end.ended + settings["exclude_node_for"]:
+            hosts.update(end.bad_hosts)
+    return tuple(sorted(hosts))

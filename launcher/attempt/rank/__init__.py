@@ -1,0 +1,1 @@
+"""The wrapper around every rank.  Standard library only: a rank must start quickly."""

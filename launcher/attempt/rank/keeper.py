@@ -1,0 +1,244 @@
+"""The part of a rank's wrapper that owns the program: starts it, copies its output, shows life, and ends all that comes from it.
+
+It stops the program when it is told to (a signal, or ``stop.json``), when the time limit is over by its own clock, when what
+started the rank or the attempt's supervisor has gone, and when a later attempt of the job runs: two may never run at once.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+from launcher.attempt.lifeline import VARIABLE, Lifeline
+from launcher.attempt.rank.output import LogFile, Output
+from launcher.attempt.rank.program import start
+from launcher.attempt.rank.task import Task, read_task
+from launcher.host import processes
+from launcher.host.identity import node_name
+from launcher.host.signals import STOPPING, SignalBox
+from launcher.jobdir import stop
+from launcher.jobdir.claim import superseded
+from launcher.jobdir.marks import STARTER_GONE, SUPERVISOR_GONE, RankMark
+from launcher.jobdir.paths import AttemptPaths
+
+GRACE = 5.0
+"""Seconds between the first signal to stop and KILL."""
+GRACE_VARIABLE = "HVDGRAB_GRACE_SECONDS"
+DRAIN = 0.5
+"""Seconds after the program's end for which output of what it left behind is still taken."""
+POLL = 1.0
+"""Seconds between looks at ``stop.json`` and at the supervisor."""
+HEARTBEAT = 5.0
+HEARTBEAT_VARIABLE = "HVDGRAB_HEARTBEAT_SECONDS"
+KILLED_WITHIN = 10.0
+"""Seconds for which processes that KILL does not end at once are waited for."""
+EXIT_NOT_FOUND = 127
+EXIT_NOT_STARTED = 126
+EXIT_SUPERSEDED = 75
+SUPERSEDED = "superseded"
+
+
+class Keeper:
+    """One running program, its output and its mark."""
+
+    def __init__(
+        self, attempt: AttemptPaths, task: Task, mark: RankMark, process: subprocess.Popen[bytes], output: Output
+    ) -> None:
+        self._attempt = attempt
+        self._path = attempt.rank_mark(mark.rank)
+        self._task = task
+        self._process = process
+        self._output = output
+        self.mark = replace(mark, pid=process.pid, heartbeat=mark.started)
+        self._begun = time.monotonic()
+        self._grace = seconds_of(os.environ.get(GRACE_VARIABLE), GRACE)
+        self._every = seconds_of(os.environ.get(HEARTBEAT_VARIABLE), HEARTBEAT)
+        self._lifeline = Lifeline(attempt, os.environ.get(VARIABLE, ""))
+        self._beat_at = self._begun + self._every
+        self._look_at = self._begun
+        self._limit_at: float | None
+        self._save_at: float | None
+        self._kill_at: float | None = None
+        self._saving_until: float | None = None
+        self._limit_at = self._save_at = None
+        if task.time_limit:
+            self._limit_at = self._begun + task.time_limit
+            self._save_at = self._limit_at - task.before_limit if task.checkpoint_signal else None
+
+    def run(self, line: int, signals: SignalBox) -> RankMark:
+        """Wait for the program's end, and end what it leaves; returns the last mark, which is not written yet.
+
+        Args:
+            line: brings signals that the wrapper has got, a byte each; its end means that the wrapper was killed.
+            signals: those that reached this process itself.
+        """
+        self.mark.write(self._path)
+        sources = {line, signals.fileno()}
+        while self._process.poll() is None:
+            ready = self._wait(sources)
+            if line in ready:
+                messages = os.read(line, 256)
+                if not messages:
+                    sources.discard(line)
+                self._obey(list(messages) or [0])
+            self._obey(signals.take())
+            processes.reap_others(self._process.pid)
+            self._keep_time(time.monotonic())
+        self._output.drain(DRAIN)
+        self._end_descendants()
+        self._output.close()
+        return self.mark.ended_now(self._process.returncode, lost_output=self._output.lost)
+
+    def _wait(self, sources: set[int]) -> list[int]:
+        times = (self._beat_at, self._look_at, self._kill_at, self._saving_until, self._limit_at, self._save_at)
+        left = max(0.0, min(moment for moment in times if moment is not None) - time.monotonic())
+        wanted = [*sources, *([self._output.fileno()] if self._output.open else [])]
+        ready, _, _ = select.select(wanted, [], [], left)
+        if self._output.open and self._output.fileno() in ready:
+            self._output.read_some()
+        return list(ready)
+
+    def _obey(self, numbers: list[int]) -> None:
+        for number in numbers:
+            if number == 0:
+                if self._saving_until is None:
+                    self._stop(signal.SIGTERM, STARTER_GONE)
+            elif number in STOPPING:
+                request = stop.Stop.read(self._attempt)
+                if request is not None and request.cause == stop.PREEMPTION and self._task.checkpoint_signal:
+                    self._save(request.cause)
+                else:
+                    self._stop(number, request.cause if request else None)
+            elif number == signal.SIGCONT:
+                self._send(number)
+            else:
+                self._pass_on(number)
+
+    def _keep_time(self, now: float) -> None:
+        if now >= self._beat_at:
+            self._beat_at = now + self._every
+            self.mark = self.mark.beat(self._path)
+            if superseded(self._attempt):
+                self._stop(signal.SIGTERM, SUPERSEDED)
+        if now >= self._look_at:
+            self._look_at = now + POLL
+            self._look_around()
+        if self._save_at is not None and now >= self._save_at:
+            self._save_at = None
+            self._note_stop(stop.TIME_LIMIT)
+            self._tell_to_save()
+        if self._limit_at is not None and now >= self._limit_at:
+            self._limit_at = None
+            self._stop(signal.SIGTERM, stop.TIME_LIMIT)
+        if self._saving_until is not None and now >= self._saving_until:
+            self._saving_until = None
+            self._stop(signal.SIGTERM, self.mark.stop_cause)
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = now + self._grace
+            self._send(signal.SIGKILL)
+
+    def _look_around(self) -> None:
+        if self._kill_at is not None or self._saving_until is not None:
+            return
+        request = stop.Stop.read(self._attempt)
+        if request is not None:
+            if request.cause == stop.PREEMPTION and self._task.checkpoint_signal:
+                self._save(request.cause)
+            else:
+                self._stop(signal.SIGTERM, request.cause)
+        elif self._lifeline.lost() or self._attempt.end.exists():
+            self._stop(signal.SIGTERM, SUPERVISOR_GONE)
+
+    def _stop(self, number: int, cause: str | None) -> None:
+        """Tell the program to end; it is killed after the grace."""
+        self._send(number)
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + self._grace
+            self._note_stop(cause)
+
+    def _save(self, cause: str) -> None:
+        """Give the program time to save its state and to end by itself."""
+        if self._kill_at is None and self._saving_until is None:
+            self._saving_until = time.monotonic() + self._task.before_limit
+            self._note_stop(cause)
+            self._tell_to_save()
+
+    def _tell_to_save(self) -> None:
+        number = getattr(signal, f"SIG{self._task.checkpoint_signal}", None)
+        if number is not None:
+            self._pass_on(number)
+
+    def _note_stop(self, cause: str | None) -> None:
+        if not self.mark.stopped:
+            self.mark = replace(self.mark, stopped=True, stop_cause=cause, heartbeat=time.time())
+            self.mark.write(self._path)
+
+    def _pass_on(self, number: int) -> None:
+        """To those that wait for it: the default of most signals is to end a process, and a training's helpers expect none."""
+        processes.send(processes.catchers(self._process.pid, number), number)
+
+    def _send(self, number: int) -> None:
+        """To everything that comes from the program, whatever session it is in."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+        own_group = self._process.pid
+        processes.send([entry for entry in processes.descendants(os.getpid()) if processes.group(entry.pid) != own_group], number)
+
+    def _end_descendants(self) -> None:
+        last = time.monotonic() + KILLED_WITHIN
+        while (found := processes.descendants(os.getpid())) and time.monotonic() < last:
+            processes.send(found, signal.SIGKILL)
+            time.sleep(0.01)
+            processes.reap()
+
+
+def seconds_of(text: str | None, default: float) -> float:
+    """A variable's number of seconds; the default where it is none."""
+    try:
+        return max(0.05, float(text)) if text else default
+    except ValueError:
+        return default
+
+
+def keep(attempt: AttemptPaths, rank: int, line: int) -> int:
+    """Run one rank to its end; returns the exit code.
+
+    Raises:
+        OSError, ValueError, KeyError: where the job directory cannot be used.
+    """
+    processes.become_subreaper()
+    with SignalBox() as signals:
+        mark = RankMark(
+            rank=rank, host=node_name(), wrapper_pid=os.getpid(), attempt=attempt.number, started=time.time()
+        )
+        if superseded(attempt):
+            return _refuse(attempt, mark)
+        log = LogFile(attempt.job.rank_log(rank), attempt=attempt.number)
+        try:
+            task = read_task(attempt, rank, os.environ)
+            process, output = start(task, log)
+        except OSError as error:
+            return _not_started(attempt, mark, log, error)
+        ended = Keeper(attempt, task, mark, process, output).run(line, signals)
+        ended.write(attempt.rank_mark(rank))
+        return ended.exit_code or 0
+
+
+def _refuse(attempt: AttemptPaths, mark: RankMark) -> int:
+    text = f"attempt {attempt.number} is over: a later one of this job runs"
+    replace(mark, error=text, exit_code=EXIT_SUPERSEDED, ended=time.time()).write(attempt.rank_mark(mark.rank))
+    return EXIT_SUPERSEDED
+
+
+def _not_started(attempt: AttemptPaths, mark: RankMark, log: LogFile, error: OSError) -> int:
+    text = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    log.write(f"hvdgrab-launch: the command could not be started: {text}\n".encode("utf-8", "surrogateescape"))
+    log.close()
+    code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_STARTED
+    replace(mark, error=text, exit_code=code, ended=time.time()).write(attempt.rank_mark(mark.rank))
+    return code

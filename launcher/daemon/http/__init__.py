@@ -1,0 +1,1 @@
+"""What the daemon answers over its socket, and the client that asks."""

@@ -1,0 +1,222 @@
+"""The daemon's client: what the command line and scripts use.
+
+The standard library's HTTP over the daemon's Unix socket; importing it is cheap.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from launcher.daemon.dirs import Dirs, check_private
+from launcher.daemon.http.offline import OfflineRecord, read_record_offline
+from launcher.errors import LauncherError, UnreachableError, UsageError
+from launcher.jobdir.words import DaemonStatus, JobView, Submission
+
+__all__ = ["Client", "DaemonStatus", "JobView", "NotRunningError", "OfflineRecord", "Submission", "read_record_offline"]
+
+ANSWER_SECONDS = 30.0
+"""Time for an answer; a daemon that takes longer counts as not reachable."""
+LONGEST_POLL = 30.0
+"""Seconds of one request of `Client.wait`."""
+PATIENCE = 20.0
+"""Seconds for which a request is made again where the daemon goes away in the middle of it."""
+
+
+class NotRunningError(UnreachableError):
+    """Nobody listens."""
+
+
+class Client:
+    """This user's daemon on this host."""
+
+    def __init__(self, dirs: Dirs) -> None:
+        self._dirs = dirs
+        self._may_start = False
+
+    @classmethod
+    def connect(cls, start: bool, dirs: Dirs | None = None) -> Client:
+        """A client whose daemon answers.
+
+        Args:
+            start: start a daemon where none runs.
+            dirs: where the daemon's things are; by default as the environment says.
+
+        Raises:
+            UnreachableError: where none answers, or none could be started; the text says why.
+        """
+        client = cls(dirs or Dirs.of_user())
+        client._may_start = start
+        if not client._answers():
+            if not start:
+                raise NotRunningError("no daemon runs on this host; `hvdgrab-launch daemon start` starts one")
+            client._start()
+        return client
+
+    def submit(self, submission: Submission) -> JobView:
+        """Hand a job over; returns when the record holds it for good.  Again for the same id, it changes nothing.
+
+        Raises:
+            UsageError: where the daemon refuses it; the text says why.
+            UnreachableError: where the daemon cannot take it now.
+        """
+        return JobView.from_json(self._insist("POST", "/v1/jobs", submission.to_json()))
+
+    def jobs(
+        self, *, state: Sequence[str] = (), name: str | None = None, group: str | None = None, limit: int | None = None
+    ) -> list[JobView]:
+        """Jobs, oldest first; with ``limit`` the newest that many."""
+        wanted = [("state", entry) for entry in state]
+        wanted += [(key, str(value)) for key, value in (("name", name), ("group", group), ("limit", limit)) if value is not None]
+        return [JobView.from_json(entry) for entry in self._ask("GET", f"/v1/jobs?{urlencode(wanted)}")]
+
+    def job(self, job_id: str) -> JobView:
+        """One job.  Raises UsageError where there is none of this id."""
+        return JobView.from_json(self._ask("GET", _path(job_id)))
+
+    def cancel(self, job_id: str) -> JobView:
+        """Ask for a job's end; harmless where it has ended or was asked before."""
+        return JobView.from_json(self._insist("POST", _path(job_id, "cancel")))
+
+    def retry(self, job_id: str, environment: Mapping[str, str]) -> JobView:
+        """Queue a failed or cancelled job again, in its own directory, with its restart budgets whole again.
+
+        Args:
+            job_id: the job.
+            environment: the submitter's environment; that of the first submission is not kept.
+        """
+        return JobView.from_json(self._ask("POST", _path(job_id, "retry"), {"environment": dict(environment)}))
+
+    def events(self, job_id: str, after: int = 0) -> list[dict[str, Any]]:
+        """What happened to a job, as in its ``events.jsonl``, without the first ``after`` events."""
+        events: list[dict[str, Any]] = self._ask("GET", f"{_path(job_id, 'events')}?after={after}")
+        return events
+
+    def wait(self, job_id: str, timeout: float | None = None) -> JobView:
+        """The job as it is when its state is final, or ``timeout`` seconds have passed; None waits for ever."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = LONGEST_POLL if deadline is None else min(LONGEST_POLL, max(0.0, deadline - time.monotonic()))
+            view = JobView.from_json(
+                self._ask("GET", f"{_path(job_id, 'wait')}?timeout={left:.3f}", seconds=ANSWER_SECONDS + left)
+            )
+            if view.final or (deadline is not None and time.monotonic() >= deadline):
+                return view
+
+    def status(self) -> DaemonStatus:
+        """The daemon about itself."""
+        return DaemonStatus.from_json(self._ask("GET", "/v1/daemon"))
+
+    def stop(self) -> None:
+        """End the daemon; jobs go on running, and the next daemon finds them."""
+        self._ask("POST", "/v1/daemon/stop")
+
+    def _answers(self) -> bool:
+        try:
+            self._open().close()
+        except _ConnectionLost:
+            return False
+        return True
+
+    def _start(self) -> None:
+        from launcher.daemon.spawn import start
+
+        try:
+            start(self._dirs)
+        except UnreachableError:
+            raise
+        except LauncherError as error:
+            raise UnreachableError(str(error)) from error
+
+    def _open(self, seconds: float = ANSWER_SECONDS) -> _Connection:
+        try:
+            if self._dirs.runtime.exists():
+                check_private(self._dirs.runtime)
+            connection = _Connection(str(self._dirs.socket), seconds)
+            connection.connect()
+        except LauncherError as error:
+            raise UnreachableError(str(error)) from error
+        except OSError as error:
+            raise _ConnectionLost(f"no daemon answers at {self._dirs.socket}: {error.strerror}") from error
+        return connection
+
+    def _insist(self, method: str, path: str, body: Any = None) -> Any:
+        """A request that changes something and may be repeated: where the daemon goes away meanwhile, the next one takes it."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self._ask(method, path, body)
+            except _ConnectionLost:
+                if time.monotonic() > deadline or not self._may_start:
+                    raise
+            time.sleep(0.1)
+            if not self._answers():
+                self._start()
+
+    def _ask(self, method: str, path: str, body: Any = None, seconds: float = ANSWER_SECONDS) -> Any:
+        """One request on a connection of its own: a daemon that was replaced meanwhile leaves no broken one behind."""
+        content = None if body is None else json.dumps(body).encode("ascii")
+        headers = {"Connection": "close", **({"Content-Type": "application/json"} if content else {})}
+        connection = self._open(seconds)
+        try:
+            connection.request(method, path, content, headers)
+            answer = connection.getresponse()
+            return _result(answer.status, answer.read())
+        except TimeoutError as error:
+            raise UnreachableError(
+                f"the daemon has not answered for {seconds:.0f} s; its log: {self._dirs.log}{_way_out(self._dirs)}"
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise _ConnectionLost(f"the daemon went away before it answered; its log: {self._dirs.log}") from error
+        finally:
+            connection.close()
+
+
+def _way_out(dirs: Dirs) -> str:
+    """What to do about a daemon that hangs; '' where its process is not known."""
+    owner = dirs.lock_owner()
+    if owner is None:
+        return ""
+    return f"; if it stays so, `kill -9 {owner[0]}` ends it, jobs go on, and the next command starts another one"
+
+
+class _ConnectionLost(UnreachableError):
+    """Nobody listens, or who listened has gone; the request may be made again."""
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: str, seconds: float) -> None:
+        super().__init__("localhost", timeout=seconds)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        try:
+            self.sock.connect(self._path)
+        except OSError:
+            self.close()
+            raise
+
+
+def _path(job_id: str, part: str | None = None) -> str:
+    return f"/v1/jobs/{quote(job_id, safe='')}" + (f"/{part}" if part else "")
+
+
+def _result(status: int, text: bytes) -> Any:
+    try:
+        data = json.loads(text) if text else None
+    except ValueError as error:
+        raise UnreachableError("what answers at the daemon's socket does not speak its language") from error
+    if status < 400:
+        return data
+    detail = data.get("detail") if isinstance(data, dict) else None
+    message = detail if isinstance(detail, str) else f"the daemon answered {status}: {detail}"
+    if status >= 500:
+        raise UnreachableError(message)
+    raise UsageError(message)

@@ -1,0 +1,171 @@
+"""Starting, stopping and asking for the daemon from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import launcher
+from launcher.daemon.dirs import Dirs
+from launcher.errors import UnreachableError
+
+START_SECONDS = 90.0
+"""A daemon that takes over from another host waits out its lease first."""
+STOP_SECONDS = 30.0
+_KEPT = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "TZ",
+    "TMPDIR",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "SLURM_CONF",
+)
+_KEPT_PREFIXES = ("HVDGRAB_", "XDG_", "PYTHON", "LC_")
+_READY = b"ready "
+_WAITS = re.compile(rb"\Awaits ([^\n]*)\n")
+
+
+def start(dirs: Dirs, seconds: float = START_SECONDS) -> int:
+    """Start a daemon in the background; returns its process id when it answers.
+
+    Where another start was quicker, that one's daemon is as good.
+
+    Raises:
+        UnreachableError: where it did not come up; the text is what it said.
+    """
+    dirs.make()
+    read, write = os.pipe()
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "launcher.daemon", "--ready-fd", str(write)],
+            cwd="/", env=daemon_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, pass_fds=(write,), check=False,
+        )  # fmt: skip
+    finally:
+        os.close(write)
+    try:
+        said = _hear(read, seconds)
+    finally:
+        os.close(read)
+    if said.startswith(_READY) and listens(dirs, seconds):
+        return int(said.removeprefix(_READY))
+    raise UnreachableError(said.decode("utf-8", "replace").strip() or f"the daemon did not come up; its log: {dirs.log}")
+
+
+def listens(dirs: Dirs, seconds: float) -> bool:
+    """Wait until a daemon listens: where another start was quicker, its daemon may still be about to."""
+    end = time.monotonic() + seconds
+    while True:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(str(dirs.socket))
+                return True
+            except OSError:
+                if time.monotonic() > end:
+                    return False
+        time.sleep(0.05)
+
+
+def daemon_environment() -> dict[str, str]:
+    """What a daemon needs of the environment of whoever starts it: neither secrets nor an outer job's variables."""
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
+    for name in ("HVDGRAB_JOB_ID", "HVDGRAB_JOB_DIR", "HVDGRAB_ATTEMPT", "HVDGRAB_GRAB"):
+        kept.pop(name, None)
+    root = str(Path(launcher.__file__).resolve().parent.parent)
+    others = [part for part in kept.get("PYTHONPATH", "").split(":") if part and part != root]
+    return {**kept, "PYTHONPATH": ":".join([root, *others]), "PYTHONSAFEPATH": "1"}
+
+
+def _hear(read: int, seconds: float) -> bytes:
+    said = b""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if select.select([read], [], [], left)[0]:
+            part = os.read(read, 4096)
+            if not part:
+                break
+            said += part
+            while found := _WAITS.match(said):
+                said = said[found.end() :]
+                print(f"hvdgrab-launch: {found[1].decode('utf-8', 'replace')}", file=sys.stderr, flush=True)
+    return said
+
+
+class Starting:
+    """Whoever started this daemon, and waits to hear that it is ready, or why it is not."""
+
+    def __init__(self, ready_fd: int | None) -> None:
+        self._ready_fd = ready_fd
+        self.background = ready_fd is not None
+        """Whether nobody reads its stderr."""
+
+    def ready(self, pid: int) -> None:
+        """Say that a daemon, of this process id, is ready."""
+        self._say(_READY + str(pid).encode("ascii"))
+
+    def waits(self, text: str) -> None:
+        """Say what holds the start up: one line, before it is ready or has failed."""
+        if self._ready_fd is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._ready_fd, f"waits {text}\n".encode("utf-8", "backslashreplace"))
+
+    def failed(self, text: str) -> None:
+        """Say why this daemon ends."""
+        if not self.background:
+            print(f"hvdgrab-launch: {text}", file=sys.stderr)
+        self._say(text.encode("utf-8", "backslashreplace"))
+
+    def _say(self, words: bytes) -> None:
+        """Only once: the number of the descriptor may stand for another file afterwards."""
+        if self._ready_fd is not None:
+            with contextlib.suppress(OSError):  # who started it has gone
+                os.write(self._ready_fd, words)
+                os.close(self._ready_fd)
+            self._ready_fd = None
+
+
+def stop(dirs: Dirs, seconds: float = STOP_SECONDS) -> bool:
+    """End the daemon of this user on this host, and wait until it has gone; returns whether there was one.  Jobs go on running.
+
+    Raises:
+        UnreachableError: where it does not answer, or does not end.
+    """
+    from launcher.daemon.http.client import Client, NotRunningError
+    from launcher.host.identity import alive, start_ticks
+
+    try:
+        client = Client.connect(start=False, dirs=dirs)
+        pid = client.status().pid
+        started = start_ticks(pid)
+        client.stop()
+    except NotRunningError:
+        return False
+    end = time.monotonic() + seconds
+    while alive(pid, started):
+        if time.monotonic() > end:
+            raise UnreachableError(
+                f"the daemon with process id {pid} was asked to end, but lives after {seconds:.0f} s: `kill -9 {pid}` ends it, "
+                "and jobs go on"
+            )
+        time.sleep(0.05)
+    return True
+
+
+def run(dirs: Dirs) -> int:
+    """Be the daemon, in the foreground; returns the exit code."""
+    from launcher.daemon.main import run as run_daemon
+
+    return run_daemon(dirs, None)

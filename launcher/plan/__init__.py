@@ -1,0 +1,1 @@
+"""From a spec and this host's facts to a frozen plan.  Starts nothing."""

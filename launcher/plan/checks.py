@@ -1,0 +1,104 @@
+"""What every rank, or mpirun, would refuse later is refused while planning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hvdgrab.config import SINGLE_RANK_ORDERS, BalanceConfig
+from launcher.errors import PlanError
+from launcher.plan.facts import Facts, Mpirun
+from launcher.plan.mpi import network_faults
+from launcher.spec.model import Spec
+
+_RANKS = ("-n", "-np", "--n", "--np", "-c")
+_HOSTS = ("-H", "-host", "--host", "-hosts", "-f", "-hostfile", "--hostfile", "-machinefile", "--machinefile")
+DECIDED = {
+    **dict.fromkeys(_RANKS, "resources.ranks"),
+    **dict.fromkeys(_HOSTS, "resources.hosts"),
+    **dict.fromkeys(("-bind-to", "--bind-to"), "resources.binding"),
+    ":": "the launcher, which starts one program (resources.server_ranks for a second one)",
+}
+"""Options of mpirun that a spec may not pass by, and the setting that they belong to."""
+_OPENMPI, _HYDRA = ("Open MPI",), ("MPICH", "Intel MPI")
+FOREIGN = {
+    **dict.fromkeys(("--mca", "-mca", "--gmca", "-gmca", "--tune", "-x", "--oversubscribe", "--report-bindings"), _OPENMPI),
+    "--prtemca": ("Open MPI 5",),
+    **dict.fromkeys(("-genv", "-genvall", "-genvlist", "-env", "-envall", "-iface", "-launcher", "-rmk", "-ppn"), _HYDRA),
+}
+"""Options that only some MPIs know, and which those are."""
+
+
+def check_root(spec: Spec, backend: str, root: bool) -> bool:
+    """Whether the backend must be told that root is meant.
+
+    Raises:
+        PlanError: where the spec does not consent to it.
+    """
+    if not root or backend == "local":
+        return False
+    if not spec.resources.allow_root:
+        raise spec.refuse(
+            "resources.allow_root",
+            f"{backend} is not started as root without consent: write `resources.allow_root: true`, or use another account",
+        )
+    return True
+
+
+def check_spec(spec: Spec, facts: Facts, backend: str, ranks: int) -> None:
+    """Check a spec against the number of ranks that train and the way they are started.
+
+    Raises:
+        PlanError: naming everything that was found.
+    """
+    checks = (_grab(spec, ranks), _limits(spec, backend, ranks), _mpi(spec, facts, backend))
+    faults = [fault for check in checks for fault in check]
+    if faults:
+        raise PlanError([spec.problem(path, message) for path, message in faults])
+
+
+def _grab(spec: Spec, ranks: int) -> Iterator[tuple[str, str]]:
+    grab = spec.grab
+    if grab.order in SINGLE_RANK_ORDERS and ranks > 1:
+        yield "grab.order", f"'{grab.order}' orders a single rank, but there are {ranks}: use id-grab or cd-grab"
+    if grab.designated_rank >= ranks:
+        yield "grab.designated_rank", f"there is no rank {grab.designated_rank}, the ranks are 0 … {ranks - 1}"
+    if grab.order == "grab":
+        own = {**BalanceConfig().model_dump(), "backend": "reference" if grab.balance.backend == "reference" else "auto"}
+        for name in [name for name, value in grab.balance if value != own[name]]:
+            yield f"grab.balance.{name}", "order 'grab' balances no pairs: leave it out, or choose id-grab or recursive"
+    size = grab.communication.node_size
+    if size is not None and size > ranks:
+        yield "grab.communication.node_size", f"{size} are more than the {ranks} ranks that the job has"
+
+
+def _limits(spec: Spec, backend: str, ranks: int) -> Iterator[tuple[str, str]]:
+    limit, before = spec.resources.time_limit, spec.checkpoint.before_limit
+    if limit is not None and spec.checkpoint.signal is not None and before >= limit:
+        yield "checkpoint.before_limit", "is not shorter than resources.time_limit: the signal would come at the start"
+    if spec.restart.time_limit != 0 and limit is None and backend not in ("slurm", "srun"):
+        yield "restart.time_limit", "there is no resources.time_limit after which the job could be started again"
+    fewest = spec.restart.min_ranks
+    if fewest is not None and fewest > ranks:
+        yield "restart.min_ranks", f"{fewest} are more than the {ranks} ranks that the job has"
+
+
+def _mpi(spec: Spec, facts: Facts, backend: str) -> Iterator[tuple[str, str]]:
+    """Settings against the MPI at hand."""
+    if facts.mpirun is None or backend not in ("mpirun", "horovodrun"):
+        return
+    yield from network_faults(spec.network, facts.mpirun.flavour, facts.mpirun.version, facts.mpirun.label)
+    for place, word in enumerate(spec.backend.extra_args):
+        option = word.partition("=")[0]
+        if option in DECIDED:
+            yield f"backend.extra_args.{place}", f"{option} is decided by {DECIDED[option]}: set that instead"
+        elif option in FOREIGN and not _known(option, facts.mpirun):
+            owner = " or ".join(FOREIGN[option])
+            yield (
+                f"backend.extra_args.{place}",
+                f"{option} is an option of {owner}, and {facts.mpirun.path} is {facts.mpirun.label}",
+            )
+
+
+def _known(option: str, mpirun: Mpirun) -> bool:
+    owners = FOREIGN[option]
+    return any(mpirun.label.startswith(owner) for owner in owners)

@@ -1,0 +1,190 @@
+"""What is checked on the host before anything is written or started, so that the user learns it before the queue does."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from launcher.attempt.rank.output import SHORTEST_SECRET
+from launcher.attempt.rank.task import find_program
+from launcher.errors import PlanError, Problem
+from launcher.jobdir.plan import Plan
+from launcher.slurm.script import script
+from launcher.spec.model import Spec
+from launcher.spec.sections import NetworkSettings
+
+FILES_OF_MPIRUN = 24
+"""Open files of an mpirun without ranks, and its own margin."""
+FILES_OF_RANK = 5
+"""Open files that mpirun needs for each rank on this host: three pipes, and what they are copied to and from."""
+_OPTIONS_WITH_VALUE = frozenset(["-W", "-X", "--check-hash-based-pycs"])
+"""Options of the Python interpreter that the next argument belongs to."""
+
+Fault = tuple[str, str]
+"""Dotted path of a setting, and what is wrong with it."""
+
+
+def check(plan: Plan, inherited: Mapping[str, str], spec: Spec | None = None) -> None:
+    """Check working directory, program, files, limits and secrets of a plan.
+
+    Args:
+        plan: what would be run.
+        inherited: the submitter's environment.
+        spec: what it was made from; errors then name file and line.
+
+    Raises:
+        PlanError: naming everything that was found.
+    """
+    faults = [*_secrets(plan, inherited), *_places(plan, inherited), *_reaching(plan, inherited), *_limits(plan)]
+    faults += _job_directory(plan)
+    faults += _wires(plan, spec.network) if spec is not None else []
+    if faults:
+        raise PlanError([spec.problem(*fault) if spec else Problem("", None, *fault) for fault in faults])
+
+
+def _secrets(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:
+    for name in plan.secrets:
+        value = inherited.get(name, "")
+        if not value:
+            state = "empty" if name in inherited else "not set"
+            yield "secrets", f"{name} is {state} in this environment; `export {name}=...` before starting the job"
+        elif len(value) < SHORTEST_SECRET:
+            yield (
+                "secrets",
+                f"the value of {name} is shorter than {SHORTEST_SECRET} characters and cannot be hidden in the output",
+            )
+        elif name in plan.scrubbed:
+            yield "secrets", f"{name} is a variable of an outer MPI job or scheduler and is never passed on"
+        else:
+            yield from _written_out(plan, name, value)
+
+
+def _written_out(plan: Plan, name: str, value: str) -> Iterator[Fault]:
+    places = {
+        "command": plan.command,
+        "env": tuple(plan.rank_environment.values()),
+        "backend.extra_args": plan.extra_args,
+        "resources.ssh": plan.ssh_command,
+        "network": (*plan.network_args, *_of_network(plan)),
+        "slurm": tuple(_texts(plan.slurm)),
+        "workdir": (plan.workdir,),
+        "grab": (plan.environment.get("HVDGRAB_GRAB", ""),),
+        "name": (plan.job_dir,),
+    }
+    for place, texts in places.items():
+        if any(value in text for text in texts):
+            where = f"the value of {name} stands in {_named(place)}, where others can read it"
+            yield "secrets", f"{where}; let the program read ${name} itself"
+
+
+def _of_network(plan: Plan) -> list[str]:
+    return [value for name, value in plan.environment.items() if name.startswith(("NCCL_", "UCX_", "HOROVOD_", "FI_", "OMPI_"))]
+
+
+def _named(place: str) -> str:
+    return "the job directory's name" if place == "name" else place
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts in plain data; a section is two levels deep at most."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for below in value.values():
+            yield from _texts(below)
+    elif isinstance(value, list | tuple):
+        for below in value:
+            yield from _texts(below)
+
+
+def _job_directory(plan: Plan) -> Iterator[Fault]:
+    """Whether the job directory can be made; nothing is made."""
+    above = next(path for path in Path(plan.job_dir).parents if os.path.lexists(path))
+    if not above.is_dir():
+        yield "", f"the job directory {plan.job_dir} cannot be made: {above} is not a directory"
+    elif not os.access(above, os.W_OK | os.X_OK):
+        yield "", f"the job directory {plan.job_dir} cannot be made: {above} is not writable; choose another with --jobs-dir"
+
+
+def _places(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:
+    if not Path(plan.workdir).is_dir():
+        yield "workdir", f"{plan.workdir} is not a directory"
+        return
+    if not os.access(plan.workdir, os.X_OK):
+        yield "workdir", f"{plan.workdir} cannot be entered: no permission"
+        return
+    if _found(plan, inherited, plan.command[0]) is None:
+        yield "command", f"{plan.command[0]!r} is not an executable program on PATH or in {plan.workdir}"
+    script = script_of(plan.command, plan.python)
+    if script is not None and not os.path.isfile(os.path.join(plan.workdir, script)):  # noqa: PTH113, PTH118 - surrogates
+        yield "command", f"there is no file {script!r} in {plan.workdir}; paths start from `workdir`"
+
+
+def _found(plan: Plan, inherited: Mapping[str, str], program: str) -> bytes | None:
+    merged = {**inherited, **plan.environment, **plan.rank_environment}
+    path = {b"PATH": os.fsencode(merged["PATH"])} if "PATH" in merged else {}
+    return find_program(program.encode("utf-8", "surrogateescape"), path, plan.workdir)
+
+
+def script_of(command: tuple[str, ...], python: str) -> str | None:
+    """The script that a command runs with the launcher's own interpreter; None for modules, code and other programs."""
+    if command[0] != python:
+        return None
+    words = iter(command[1:])
+    for word in words:
+        if word in _OPTIONS_WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+        elif word == "-" or word.startswith(("-m", "-c")) or (not word.startswith("--") and word[-1:] in ("m", "c")):
+            return None
+    return None
+
+
+def _reaching(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:
+    path = {b"PATH": os.fsencode(inherited.get("PATH", os.defpath))}
+    if plan.backend == "slurm" and find_program(b"sbatch", path, plan.workdir) is None:
+        yield "backend.kind", "there is no sbatch on PATH: this is not a host of a SLURM cluster, or its module is not loaded"
+    if plan.backend == "slurm":
+        try:
+            script(plan, plan.attempt)
+        except PlanError as error:
+            path_of, _, message = str(error).partition(": ")
+            yield path_of, message
+    elsewhere = [host.name for host in plan.hosts if host.name not in ("localhost", plan.host)]
+    if elsewhere and find_program(b"ssh", path, plan.workdir) is None:
+        yield "resources.hosts", f"there is no ssh on PATH by which {elsewhere[0]} could be reached"
+    identity = plan.ssh_command.index("-i") + 1 if "-i" in plan.ssh_command else None
+    if identity is not None and not os.access(os.path.expanduser(plan.ssh_command[identity]), os.R_OK):  # noqa: PTH111
+        yield "resources.ssh.identity", f"{plan.ssh_command[identity]} cannot be read"
+
+
+def _wires(plan: Plan, network: NetworkSettings) -> list[Fault]:
+    """Interfaces and devices that this host lacks; Open MPI 5 ends without a word where there is none of the named ones."""
+    if plan.backend in ("slurm", "srun"):
+        return []
+    interfaces = {name for _, name in socket.if_nameindex()}
+    found = []
+    for name in network.interface.split(",") if network.interface else ():
+        if "/" not in name and name not in interfaces:
+            found.append(("network.interface", f"this host has no interface {name}; it has {', '.join(sorted(interfaces))}"))
+    here = not plan.hosts or any(host.name in ("localhost", plan.host) for host in plan.hosts)
+    devices = interfaces | {path.name for path in Path("/sys/class/infiniband").glob("*")} | {"all"}
+    for name in network.ucx_devices.split(",") if network.ucx_devices and here else ():
+        if name.partition(":")[0] not in devices:
+            found.append(("network.ucx_devices", f"this host has no device {name}; it has {', '.join(sorted(devices))}"))
+    return found
+
+
+def _limits(plan: Plan) -> Iterator[Fault]:
+    if plan.backend not in ("mpirun", "horovodrun"):
+        return
+    local = sum(host.slots for host in plan.hosts if host.name in ("localhost", plan.host)) if plan.hosts else plan.ranks
+    needed = FILES_OF_MPIRUN + FILES_OF_RANK * local
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed < needed:
+        fix = f"`ulimit -n {needed}` before starting the job" if most >= needed else f"the hard limit is {most}: use fewer ranks"
+        yield "resources.ranks", f"{local} ranks on this host need about {needed} open files, and {allowed} are allowed; {fix}"

@@ -1,0 +1,1 @@
+"""What a job's YAML may say, and how it is read."""

@@ -1,1 +1,0 @@
-"""How supervisors are started and looked at: on this host, or through a scheduler."""
