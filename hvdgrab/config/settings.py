@@ -43,7 +43,7 @@ class GraBConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     order: Order = "cd-grab"
-    """Which rule orders the next epoch; see the README for what each one does."""
+    """Which rule orders the next epoch; docs/orders.md describes each."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seeds the forming of units, every random order and every random sign."""
@@ -63,12 +63,16 @@ class GraBConfig(BaseModel):
     """``designated``: the rank that balances the pairs of all ranks."""
 
     reorder: ReorderConfig = ReorderConfig()
+    """In which epochs the ranks coordinate."""
 
     compression: CompressionConfig = CompressionConfig()
+    """How a pair difference travels to the rank that balances it."""
 
     balance: BalanceConfig = BalanceConfig()
+    """How pair differences are balanced."""
 
     communication: CommunicationConfig = CommunicationConfig()
+    """How payloads travel between the ranks."""
 
     layers: tuple[str, ...] | None = None
     """Glob patterns of parameter names: only these parameters' gradients order the data; by default all do."""

@@ -41,7 +41,9 @@ class SshSettings(Section):
     """How the hosts are reached.  Never a password: keys and agents are ssh's own business."""
 
     user: Word | None = None
+    """Name of the user there; by default as ssh's own configuration says."""
     port: int | None = Field(default=None, ge=1, le=65_535)
+    """Port of the ssh server; by default as ssh's own configuration says."""
     identity: Argument | None = None
     """File of the private key."""
     options: Annotated[list[Argument], OneOrMore] = []
@@ -115,8 +117,11 @@ class NetworkSettings(Section):
     ucx_transports: WordList | None = None
     """UCX transports: ``rc,sm,self``."""
     nccl_ib_disable: bool | None = None
+    """NCCL_IB_DISABLE: true keeps NCCL off InfiniBand and RoCE."""
     nccl_socket_ifname: WordList | None = None
+    """NCCL_SOCKET_IFNAME: the interfaces that NCCL uses for TCP."""
     nccl_debug: Literal["VERSION", "WARN", "INFO", "TRACE"] | None = None
+    """NCCL_DEBUG: how much NCCL prints."""
     horovod: Annotated[dict[HorovodName, VariableValue], BeforeValidator(once_each)] = {}
     """Horovod's own variables, with or without ``HOROVOD_`` in front."""
 
@@ -136,10 +141,15 @@ class RestartSettings(Section):
     """How often a job is started again, by the cause of its end, and how long it waits.  Budgets are counts or ``unlimited``."""
 
     failure: Budget = 0
+    """Restarts after the training failed."""
     hang: Budget = 0
+    """Restarts after an attempt made no progress for ``hang_after``."""
     lost_node: Budget = 0
+    """Restarts after a node was lost."""
     preemption: Budget = "unlimited"
+    """Restarts after the scheduler preempted the job."""
     time_limit: Budget = 0
+    """Restarts after an attempt reached its time limit."""
     hang_after: Annotated[Duration, Field(gt=0)] | None = None
     """Without progress of the training for this long, an attempt counts as hanging; null: never."""
     backoff: Duration = 10.0
@@ -147,6 +157,7 @@ class RestartSettings(Section):
     backoff_factor: float = Field(default=2.0, ge=1, le=100, allow_inf_nan=False)
     """Each further wait is so much longer."""
     backoff_most: Duration = 600.0
+    """The longest wait."""
     jitter: float = Field(default=0.2, ge=0, le=1, allow_inf_nan=False)
     """Share by which a wait is varied at random, so that many jobs do not return at once."""
     permanent_exit_codes: list[Annotated[int, Field(ge=0, le=255)]] = [2]
@@ -177,13 +188,21 @@ class SlurmSettings(Section):
     """What SLURM is asked for; only used by ``backend.kind: slurm``."""
 
     partition: Word | None = None
+    """Partition; by default the site's."""
     account: Word | None = None
+    """Account that is charged; by default the user's own."""
     qos: Word | None = None
+    """Quality of service."""
     constraint: Word | None = None
+    """Features that the nodes must have."""
     reservation: Word | None = None
+    """Reservation in which the job runs."""
     nodes: int | None = Field(default=None, ge=1, le=65_536)
+    """Number of nodes; by default as many as SLURM needs for the ranks."""
     ranks_per_node: int | None = Field(default=None, ge=1, le=4_096)
+    """Ranks of each node; by default ``nodes`` share the ranks evenly."""
     gpus_per_node: int | None = Field(default=None, ge=0, le=256)
+    """GPUs of each node; ``resources.gpus_per_rank`` asks by the rank instead."""
     memory: Size | None = None
     """Memory of a node."""
     mpi: Word = "auto"
@@ -191,6 +210,7 @@ class SlurmSettings(Section):
     exclude: NodeList | None = None
     """Nodes that are not used."""
     clusters: WordList | None = None
+    """Clusters that may run the job: the one that can start it first gets it."""
     requeue: bool = True
     """Whether SLURM may put the job back into its queue."""
     extra: list[Option] = []
