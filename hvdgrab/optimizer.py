@@ -56,7 +56,7 @@ class GraBOptimizer(torch.optim.Optimizer):
         total_epochs: epochs that the run will have; only shown (time left).
         grad_scaler: the ``torch.amp.GradScaler`` whose ``scale(loss)`` the script calls backward on; its factor is divided out of
             what is balanced, so that a change of it does not look like a change of the gradient.
-        connect: makes the communicator between the ranks; for tests and simulations (`hvdgrab.comm.threads`).
+        connect: makes the communicator between the ranks; for tests and simulations (`hvdgrab.comm.simulated`).
 
     Raises:
         UsageError: an optimizer or a setting that cannot work, with the reason.

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from hvdgrab.bench.traffic import Card, all_cards
 from hvdgrab.comm.communicator import Communicator
-from hvdgrab.comm.opening import Opened, open_both
+from hvdgrab.comm.connect import Opened, open_both
 
 OPERATIONS = ("gather", "allgather", "broadcast", "alltoall")
 ALGORITHMS = ("flat", "hierarchical")

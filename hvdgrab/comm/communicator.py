@@ -9,7 +9,7 @@ Notices are the exception: any rank may send one at any time, and nobody waits f
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,98 @@ class Communicator(Protocol):
 
     def close(self) -> None:
         """Free what the communicator holds; idempotent.  Called by the communication thread after its last call."""
+
+
+class SerialCommunicator:
+    """A group of one: every collective is a copy."""
+
+    rank = 0
+    size = 1
+    waiting_for: ClassVar[list[int]] = []
+
+    def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:  # noqa: ARG002 - one rank is always the root
+        """Copy ``send`` to ``receive[0]``."""
+        if receive is not None:
+            receive[0] = send
+
+    def allgather(self, send: Buffer, receive: Buffer) -> None:
+        """Copy ``send`` to ``receive[0]``."""
+        receive[0] = send
+
+    def alltoall(self, send: Buffer, receive: Buffer) -> None:
+        """Copy the only block."""
+        receive[0] = send[0]
+
+    def broadcast(self, buffer: Buffer, root: int) -> None:
+        """Nothing to do."""
+
+    def reduce_sum(self, send: Buffer, receive: Buffer | None, root: int) -> None:  # noqa: ARG002
+        """Copy ``send`` to ``receive``."""
+        if receive is not None:
+            receive[...] = send
+
+    def notify(self, notice: NDArray[np.int64]) -> None:
+        """There is nobody to tell."""
+
+    def notices(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """There is nobody who could send one."""
+        return []
+
+    def cancel(self) -> None:
+        """Nothing ever waits."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class ForwardingCommunicator:
+    """Base of communicators that do some calls in a way of their own and leave the others to ``inner``."""
+
+    def __init__(self, inner: Communicator) -> None:
+        self.inner = inner
+        """Does what is left to it."""
+        self.rank, self.size = inner.rank, inner.size
+
+    @property
+    def waiting_for(self) -> list[int]:
+        """See `Communicator.waiting_for`."""
+        return self.inner.waiting_for
+
+    def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:
+        """See `Communicator.gather`."""
+        self.inner.gather(send, receive, root)
+
+    def allgather(self, send: Buffer, receive: Buffer) -> None:
+        """See `Communicator.allgather`."""
+        self.inner.allgather(send, receive)
+
+    def alltoall(self, send: Buffer, receive: Buffer) -> None:
+        """See `Communicator.alltoall`."""
+        self.inner.alltoall(send, receive)
+
+    def broadcast(self, buffer: Buffer, root: int) -> None:
+        """See `Communicator.broadcast`."""
+        self.inner.broadcast(buffer, root)
+
+    def reduce_sum(self, send: Buffer, receive: Buffer | None, root: int) -> None:
+        """See `Communicator.reduce_sum`."""
+        self.inner.reduce_sum(send, receive, root)
+
+    def notify(self, notice: NDArray[np.int64]) -> None:
+        """See `Communicator.notify`."""
+        self.inner.notify(notice)
+
+    def notices(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """See `Communicator.notices`."""
+        return self.inner.notices()
+
+    def cancel(self) -> None:
+        """See `Communicator.cancel`."""
+        self.inner.cancel()
+
+    def close(self) -> None:
+        """See `Communicator.close`."""
+        self.inner.close()
 
 
 def gather_bytes(communicator: Communicator, data: bytes, root: int = 0) -> list[bytes] | None:

@@ -18,8 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdgrab.comm.communicator import Buffer, Communicator
-from hvdgrab.comm.forwarding import ForwardingCommunicator
+from hvdgrab.comm.communicator import Buffer, Communicator, ForwardingCommunicator
 from hvdgrab.comm.topology import Topology
 from hvdgrab.comm.waiting import Waiting
 from hvdgrab.comm.window import NodeWindow

@@ -6,14 +6,12 @@ bytes.  Every end belongs to one thread.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdgrab.comm.communicator import Communicator
-from hvdgrab.comm.forwarding import ForwardingCommunicator
+from hvdgrab.comm.communicator import Communicator, ForwardingCommunicator
 from hvdgrab.comm.waiting import Waiting
 from hvdgrab.errors import CommunicatorClosed
 
@@ -106,51 +104,6 @@ class MPILink:
     def _check_running(self) -> None:
         if self._mpi.Is_finalized():
             raise CommunicatorClosed(f"rank {self.rank}: the link to the server is closed")
-
-
-class ThreadLink:
-    """One thread's end of a simulated link; made by `thread_links`."""
-
-    def __init__(self, ends: list[ThreadLink], condition: threading.Condition, rank: int, server: int) -> None:
-        self._ends, self._condition = ends, condition
-        self._arrived: list[Message] = []
-        self._cancelled = False
-        self.rank, self.server = rank, server
-
-    def send(self, to: int, row: Row, body: Body = EMPTY) -> None:
-        """See `Link.send`."""
-        with self._condition:
-            self._check()
-            self._ends[to]._arrived.append(Message(self.rank, row.copy(), body.copy()))
-            self._condition.notify_all()
-
-    def receive(self, sender: int | None = None) -> Message:
-        """See `Link.receive`."""
-        with self._condition:
-            while True:
-                self._check()
-                for number, message in enumerate(self._arrived):
-                    if sender in (None, message.sender):
-                        return self._arrived.pop(number)
-                self._condition.wait()
-
-    def cancel(self) -> None:
-        """See `Link.cancel`."""
-        with self._condition:
-            self._cancelled = True
-            self._condition.notify_all()
-
-    def _check(self) -> None:
-        if self._cancelled:
-            raise CommunicatorClosed(f"rank {self.rank}: the link to the server is closed")
-
-
-def thread_links(size: int) -> list[ThreadLink]:
-    """The ends of a simulated job of ``size`` ranks and a server, in the order of their numbers."""
-    ends: list[ThreadLink] = []
-    condition = threading.Condition()
-    ends.extend(ThreadLink(ends, condition, number, size) for number in range(size + 1))
-    return ends
 
 
 class ServedCommunicator(ForwardingCommunicator):

@@ -4,7 +4,7 @@ MPI's word counts, because only it can give ranks a common piece of memory; the 
 shared-memory split puts every rank alone, or ranks of two machines together, the run would be slow or would crash, in silence
 until then.  So it is refused at the start, with advice.
 
-Nothing here calls MPI: `hvdgrab.comm.opening` collects the facts, and any cluster can be made up.
+Nothing here calls MPI: `hvdgrab.comm.connect` collects the facts, and any cluster can be made up.
 """
 
 from __future__ import annotations

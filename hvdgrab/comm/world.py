@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdgrab.comm.communicator import Communicator
+from hvdgrab.comm.communicator import Communicator, SerialCommunicator
 from hvdgrab.comm.link import ServedCommunicator
-from hvdgrab.comm.serial import SerialCommunicator
 from hvdgrab.comm.split import split_off
 from hvdgrab.config import CommunicationConfig
 from hvdgrab.errors import WorldError
@@ -111,7 +110,7 @@ def connector(world: World, settings: CommunicationConfig | None = None) -> Call
         raise WorldError(f"communication.node_size is {size}, but there are {world.size} ranks in all")
 
     def connect() -> Communicator:
-        from hvdgrab.comm.opening import open_communicator
+        from hvdgrab.comm.connect import open_communicator
 
         ranks = open_communicator(MPI.COMM_WORLD if split is None else split.training, settings or CommunicationConfig())
         return ranks if split is None else ServedCommunicator(ranks, split.link())

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from hvdgrab.comm.communicator import Communicator
-from hvdgrab.comm.thread import CommunicationThread
+from hvdgrab.comm.worker import CommunicationThread
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator.book import OrderBook
 

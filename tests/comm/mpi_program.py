@@ -14,9 +14,9 @@ import traceback
 import numpy as np
 from mpi4py import MPI
 
-from hvdgrab.comm.choice import OPERATIONS, SIZES, Choice, ChoosingCommunicator
+from hvdgrab.comm.calibration import OPERATIONS, SIZES, Choice, ChoosingCommunicator
+from hvdgrab.comm.connect import all_places, hierarchy, open_communicator
 from hvdgrab.comm.mpi import MPICommunicator
-from hvdgrab.comm.opening import all_places, hierarchy, open_communicator
 from hvdgrab.comm.topology import find_topology
 from hvdgrab.config import CommunicationConfig
 from hvdgrab.errors import CommunicatorClosed

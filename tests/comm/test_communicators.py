@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from hvdgrab.comm.serial import SerialCommunicator
-from hvdgrab.comm.threads import run_ranks, thread_world
+from hvdgrab.comm.communicator import SerialCommunicator
+from hvdgrab.comm.simulated import run_ranks, thread_world
 from hvdgrab.errors import CommunicationError, CommunicatorClosed
 from tests.comm.checks import CHECKS
 from tests.hosts import hosts

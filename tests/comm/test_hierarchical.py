@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvdgrab.comm import hierarchical
-from hvdgrab.comm.thread_nodes import ThreadNodes
-from hvdgrab.comm.threads import run_all
+from hvdgrab.comm.simulated import ThreadNodes, run_all
 from hvdgrab.errors import CommunicatorClosed
 from tests.comm.checks import CHECKS
 

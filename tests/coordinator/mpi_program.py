@@ -16,9 +16,9 @@ from mpi4py import MPI
 
 from hvdgrab.bench.traffic import cards
 from hvdgrab.comm.communicator import broadcast_bytes, gather_bytes
+from hvdgrab.comm.connect import open_communicator
 from hvdgrab.comm.link import MPILink, ServedCommunicator
 from hvdgrab.comm.mpi import MPICommunicator
-from hvdgrab.comm.opening import open_communicator
 from hvdgrab.config import CommunicationConfig, GraBConfig
 from hvdgrab.coordinator.served import take_leave
 from hvdgrab.coordinator.service import Service

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from hvdgrab.comm.communicator import Communicator
-from hvdgrab.comm.link import ServedCommunicator, ThreadLink, thread_links
-from hvdgrab.comm.threads import ThreadCommunicator, run_ranks
+from hvdgrab.comm.link import ServedCommunicator
+from hvdgrab.comm.simulated import ThreadCommunicator, ThreadLink, run_ranks, thread_links
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator.book import OrderBook
 from hvdgrab.coordinator.journal import Journal

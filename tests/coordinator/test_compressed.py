@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hvdgrab.comm.communicator import Buffer
-from hvdgrab.comm.threads import ThreadCommunicator
+from hvdgrab.comm.simulated import ThreadCommunicator
 from hvdgrab.compression.payload import HEADER_BYTES
 from hvdgrab.config import GraBConfig
 from hvdgrab.errors import ConfigError, PayloadError, StateError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hvdgrab.comm.link import ServedCommunicator
-from hvdgrab.comm.threads import ThreadCommunicator, run_ranks
+from hvdgrab.comm.simulated import ThreadCommunicator, run_ranks
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator.served import take_leave
 from tests.coordinator.checks import CHECKS, COORDINATORS, real_numbers_are_balanced_as_well

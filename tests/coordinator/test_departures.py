@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hvdgrab.comm import thread as thread_module
-from hvdgrab.comm.threads import ThreadCommunicator, thread_world
+from hvdgrab.comm import worker
+from hvdgrab.comm.simulated import ThreadCommunicator, thread_world
 from hvdgrab.coordinator.departures import Departures, Progress
 from hvdgrab.errors import ConsistencyError
 from tests.coordinator.simulate import Rank, simulate
@@ -45,8 +45,8 @@ def many(semaphore: threading.Semaphore) -> bool:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_module, "LOOK_EVERY", 0.02)
-    monkeypatch.setattr(thread_module, "UNHEARD_SECONDS", 0.1)
+    monkeypatch.setattr(worker, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(worker, "UNHEARD_SECONDS", 0.1)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hvdgrab.balance import build_rule
-from hvdgrab.comm.serial import SerialCommunicator
+from hvdgrab.comm.communicator import SerialCommunicator
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator.reordering import Reordering
 from tests.coordinator.simulate import Rank, simulate

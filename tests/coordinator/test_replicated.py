@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hvdgrab.comm.threads import ThreadCommunicator
+from hvdgrab.comm.simulated import ThreadCommunicator
 from hvdgrab.coordinator.payloads import Bench
 from hvdgrab.errors import ConsistencyError
 from tests.coordinator.simulate import Rank, simulate

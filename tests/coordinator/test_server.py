@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hvdgrab.comm.simulated import run_ranks
 from hvdgrab.comm.split import Split, choose_server
-from hvdgrab.comm.threads import run_ranks
 from hvdgrab.comm.world import find_world
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator import service

@@ -7,7 +7,7 @@ import pytest
 
 from hvdgrab.balance import build_rule, herding_bound, next_order
 from hvdgrab.balance.reference import coordinated_epoch, coordinated_signs, prefix_bound
-from hvdgrab.comm.threads import run_ranks
+from hvdgrab.comm.simulated import run_ranks
 from hvdgrab.compression.payload import HEADER_BYTES
 from hvdgrab.config import ORDERS, SINGLE_RANK_ORDERS, GraBConfig
 from hvdgrab.errors import CommunicationError, ConsistencyError, StateError, UsageError

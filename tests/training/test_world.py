@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hvdgrab.comm.serial import SerialCommunicator
+from hvdgrab.comm.communicator import SerialCommunicator
 from hvdgrab.comm.world import World, check_mpi, connector, find_world, launched_size, loaded_mpi_libraries
 from hvdgrab.errors import WorldError
 from tests.training.conftest import ROOT, Ended, environment

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvdgrab.comm.communicator import Buffer, Communicator
-from hvdgrab.comm.forwarding import ForwardingCommunicator
+from hvdgrab.comm.communicator import Buffer, Communicator, ForwardingCommunicator
 from hvdgrab.comm.hierarchical import HierarchicalCommunicator
 
 OPERATIONS = ("gather", "allgather", "broadcast")

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from hvdgrab.comm.choice import ChoosingCommunicator, calibrate
-from hvdgrab.comm.communicator import Communicator, broadcast_bytes, gather_bytes
+from hvdgrab.comm.calibration import ChoosingCommunicator, calibrate
+from hvdgrab.comm.communicator import Communicator, SerialCommunicator, broadcast_bytes, gather_bytes
 from hvdgrab.comm.cuda import check as check_cuda
 from hvdgrab.comm.hierarchical import HierarchicalCommunicator
 from hvdgrab.comm.mpi import MPICommunicator
-from hvdgrab.comm.serial import SerialCommunicator
 from hvdgrab.comm.topology import Place, Topology, check_shared_memory, find_topology, this_place
 from hvdgrab.comm.window import NodeWindow, window_bytes
 from hvdgrab.errors import WorldError

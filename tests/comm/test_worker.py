@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from hvdgrab.comm import thread as thread_module
-from hvdgrab.comm.serial import SerialCommunicator
-from hvdgrab.comm.thread import CommunicationThread
+from hvdgrab.comm import worker
+from hvdgrab.comm.communicator import SerialCommunicator
+from hvdgrab.comm.worker import CommunicationThread
 from hvdgrab.errors import CommunicationError, CommunicatorClosed
 
 
@@ -60,7 +60,7 @@ def test_a_failing_connection_is_an_error_of_the_first_job():
 
 
 def test_an_error_that_nobody_hears_ends_the_process(monkeypatch):
-    monkeypatch.setattr(thread_module, "UNHEARD_SECONDS", 0.1)
+    monkeypatch.setattr(worker, "UNHEARD_SECONDS", 0.1)
     unheard, told = [], threading.Event()
 
     def end(error):
@@ -115,8 +115,8 @@ def test_close_never_hangs():
 @pytest.fixture
 def idle(monkeypatch):
     """Starts threads that look around often, with what is to be called then; closes them."""
-    monkeypatch.setattr(thread_module, "LOOK_EVERY", 0.02)
-    monkeypatch.setattr(thread_module, "UNHEARD_SECONDS", 0.1)
+    monkeypatch.setattr(worker, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(worker, "UNHEARD_SECONDS", 0.1)
     threads = []
 
     def start(callback, unheard=ignore):

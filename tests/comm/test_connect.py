@@ -8,7 +8,7 @@ import pytest
 from tests.hosts import hosts
 from tests.real import ROOT
 
-PROGRAM = ["-m", "mpi4py", "-m", "tests.comm.opening_program"]
+PROGRAM = ["-m", "mpi4py", "-m", "tests.comm.connect_program"]
 
 
 def words(action="end", **settings):

@@ -11,7 +11,7 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from hvdgrab.comm.opening import open_communicator
+from hvdgrab.comm.connect import open_communicator
 from hvdgrab.config import CommunicationConfig
 
 comm = open_communicator(MPI.COMM_WORLD, CommunicationConfig(**json.loads(sys.argv[1])))

@@ -5,10 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-from hvdgrab.comm import choice as module
-from hvdgrab.comm.choice import Choice, ChoosingCommunicator, calibrate
-from hvdgrab.comm.thread_nodes import ThreadNodes
-from hvdgrab.comm.threads import run_all
+from hvdgrab.comm import calibration as module
+from hvdgrab.comm.calibration import Choice, ChoosingCommunicator, calibrate
+from hvdgrab.comm.simulated import ThreadNodes, run_all
 from tests.comm.checks import CHECKS
 
 

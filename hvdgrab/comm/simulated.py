@@ -1,12 +1,13 @@
-"""Ranks as threads of one process: the communicator for tests and simulations.
+"""Ranks as threads of one process, for tests and simulations: flat, in made-up nodes, and with a server.
 
-It keeps the contract of the real ones, including their strictness: a rank that makes another call than the others is an error
-that names it.
+These communicators keep the contract of the real ones, including their strictness: if a rank makes another call than the
+others, the error names it.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
@@ -15,6 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvdgrab.comm.communicator import Buffer, Communicator
+from hvdgrab.comm.hierarchical import Bytes, HierarchicalCommunicator
+from hvdgrab.comm.link import EMPTY, Body, Message, Row
+from hvdgrab.comm.topology import Topology
+from hvdgrab.comm.waiting import Waiting
+from hvdgrab.comm.window import NodeWindow, window_bytes
 from hvdgrab.errors import CommunicationError, CommunicatorClosed
 
 Result = TypeVar("Result")
@@ -162,3 +168,129 @@ def run_all(
     if pending:
         raise TimeoutError(f"{len(pending)} of {len(communicators)} ranks did not finish within {timeout} s")
     return [future.result() for future in futures]
+
+
+class _Sent:
+    """A message that was copied when it was sent."""
+
+    def Test(self) -> bool:
+        return True
+
+
+class _Expected:
+    """A message that is still to come."""
+
+    def __init__(self, part: Bytes, box: deque[Bytes]) -> None:
+        self._part, self._box, self._arrived = part, box, False
+
+    def Test(self) -> bool:
+        if not self._arrived and self._box:
+            self._part[...] = self._box.popleft()
+            self._arrived = True
+        return self._arrived
+
+
+class _Post:
+    """Messages between the ranks of one process, and how many bytes each rank was sent by each."""
+
+    def __init__(self) -> None:
+        self.boxes: dict[tuple[int, int], deque[Bytes]] = {}
+        self.carried: dict[tuple[int, int], int] = {}
+        self.lock = threading.Lock()
+
+    def box(self, source: int, target: int) -> deque[Bytes]:
+        with self.lock:
+            return self.boxes.setdefault((source, target), deque())
+
+
+class _Desk:
+    """One rank's `hvdgrab.comm.hierarchical.Transport`."""
+
+    def __init__(self, post: _Post, rank: int) -> None:
+        self._post, self._rank = post, rank
+
+    def send(self, part: Bytes, rank: int) -> _Sent:
+        self._post.box(self._rank, rank).append(part.copy())
+        with self._post.lock:
+            self._post.carried[self._rank, rank] = self._post.carried.get((self._rank, rank), 0) + part.nbytes
+        return _Sent()
+
+    def receive(self, part: Bytes, rank: int) -> _Expected:
+        return _Expected(part, self._post.box(rank, self._rank))
+
+    def progress(self) -> None:
+        """There is nothing to move."""
+
+
+class ThreadNodes:
+    """A made-up cluster whose ranks are threads; ``communicators`` in rank order.
+
+    Args:
+        nodes: the ranks of every node; all ranks together are 0 … W − 1.
+        slots: of every node's window.
+        slot_bytes: size of each.
+    """
+
+    def __init__(self, nodes: Sequence[Sequence[int]], slots: int = 4, slot_bytes: int = 4096) -> None:
+        self.topology = Topology(tuple(map(tuple, nodes)), tuple(f"node{number}" for number in range(len(nodes))))
+        self._post, cancelled = _Post(), threading.Event()
+        memories = [np.zeros(window_bytes(len(ranks), slots, slot_bytes), dtype=np.uint8) for ranks in nodes]
+
+        def join(flat: ThreadCommunicator) -> HierarchicalCommunicator:
+            node = self.topology.node_of[flat.rank]
+            ranks = self.topology.nodes[node]
+            window = NodeWindow(memories[node], len(ranks), ranks.index(flat.rank), slots, slot_bytes, lambda: None)
+            desk = _Desk(self._post, flat.rank)
+            return HierarchicalCommunicator(flat, self.topology, window, desk, Waiting(flat.rank, cancelled=cancelled))
+
+        self.communicators = [join(flat) for flat in thread_world(self.topology.size)]
+
+    def carried(self, node: int) -> int:
+        """Bytes that the ranks of a node were sent from other nodes by gathers, allgathers and broadcasts."""
+        of = self.topology.node_of
+        return sum(count for (source, target), count in self._post.carried.items() if of[target] == node != of[source])
+
+
+class ThreadLink:
+    """One thread's end of a simulated link; made by `thread_links`."""
+
+    def __init__(self, ends: list[ThreadLink], condition: threading.Condition, rank: int, server: int) -> None:
+        self._ends, self._condition = ends, condition
+        self._arrived: list[Message] = []
+        self._cancelled = False
+        self.rank, self.server = rank, server
+
+    def send(self, to: int, row: Row, body: Body = EMPTY) -> None:
+        """See `Link.send`."""
+        with self._condition:
+            self._check()
+            self._ends[to]._arrived.append(Message(self.rank, row.copy(), body.copy()))
+            self._condition.notify_all()
+
+    def receive(self, sender: int | None = None) -> Message:
+        """See `Link.receive`."""
+        with self._condition:
+            while True:
+                self._check()
+                for number, message in enumerate(self._arrived):
+                    if sender in (None, message.sender):
+                        return self._arrived.pop(number)
+                self._condition.wait()
+
+    def cancel(self) -> None:
+        """See `Link.cancel`."""
+        with self._condition:
+            self._cancelled = True
+            self._condition.notify_all()
+
+    def _check(self) -> None:
+        if self._cancelled:
+            raise CommunicatorClosed(f"rank {self.rank}: the link to the server is closed")
+
+
+def thread_links(size: int) -> list[ThreadLink]:
+    """The ends of a simulated job of ``size`` ranks and a server, in the order of their numbers."""
+    ends: list[ThreadLink] = []
+    condition = threading.Condition()
+    ends.extend(ThreadLink(ends, condition, number, size) for number in range(size + 1))
+    return ends
