@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hvdgrab.config import GraBConfig
     from hvdgrab.errors import HvdGrabError
-    from hvdgrab.job import mark_finished
-    from hvdgrab.optimizer import GraBOptimizer
-    from hvdgrab.sampler import GraBSampler
     from hvdgrab.server import init
-    from hvdgrab.signals import StopSignal
+    from hvdgrab.training.job import mark_finished
+    from hvdgrab.training.optimizer import GraBOptimizer
+    from hvdgrab.training.sampler import GraBSampler
+    from hvdgrab.training.signals import StopSignal
 
 __version__ = "0.1.0"
 __all__ = ["GraBConfig", "GraBOptimizer", "GraBSampler", "HvdGrabError", "StopSignal", "__version__", "init", "mark_finished"]
 
 _HOME = {
     "GraBConfig": "hvdgrab.config",
-    "GraBOptimizer": "hvdgrab.optimizer",
-    "GraBSampler": "hvdgrab.sampler",
+    "GraBOptimizer": "hvdgrab.training.optimizer",
+    "GraBSampler": "hvdgrab.training.sampler",
     "HvdGrabError": "hvdgrab.errors",
-    "StopSignal": "hvdgrab.signals",
+    "StopSignal": "hvdgrab.training.signals",
     "init": "hvdgrab.server",
-    "mark_finished": "hvdgrab.job",
+    "mark_finished": "hvdgrab.training.job",
 }
 
 

@@ -21,7 +21,7 @@ from hvdgrab.comm.split import Split, split_world
 from hvdgrab.comm.world import check_one_library, end_job, launched_size
 from hvdgrab.config import GraBConfig
 from hvdgrab.errors import CommunicatorClosed, WorldError
-from hvdgrab.signals import ignore_requests
+from hvdgrab.training.signals import ignore_requests
 
 
 def init(process_sets: Any = None, *, server: bool | None = None) -> None:

@@ -74,7 +74,7 @@ def test_the_orders_are_those_that_exist():
 
 
 def test_the_files_and_columns_it_names_exist():
-    from hvdgrab.metrics import FIELDS
+    from hvdgrab.report.metrics import FIELDS
 
     columns = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", TEXT.split("in `metrics.jsonl`")[1].split("##")[0], re.MULTILINE)
     assert {name for cell in columns for name in re.findall(r"\w+", cell)} <= FIELDS

@@ -88,7 +88,7 @@ def seeded_order(
 
     ==================  ==============================================================================================
     ``rr``              random reshuffling (D-RR): a new permutation for every epoch and rank
-    ``reshuffle``       the same permutations (what differs, the dealing of examples to units, is `hvdgrab.units`)
+    ``reshuffle``       the same permutations (what differs, the dealing of examples to units, is `hvdgrab.training.units`)
     ``shuffle-once``    ``rr``'s permutation of epoch 0 for ever
     ``fixed``           0, 1, …, n - 1
     ``flipflop``        even epochs as ``rr``, odd epochs the previous one reversed (Rajput et al., arXiv 2102.09718)

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hvdgrab import plots
 from hvdgrab.balance import balance_pairs, next_order
 from hvdgrab.bench.gradients import Gradients, Orders, one_thread
 from hvdgrab.compression import Compressor, build_compressor
+from hvdgrab.report import plots
 
 Row = dict[str, object]
 EPOCHS = (1, 5)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from hvdgrab import plots
 from hvdgrab.bench.runs import Site, Variant, run
+from hvdgrab.report import plots
 
 Row = dict[str, object]
 REFERENCE = "rr"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hvdgrab.balance import seeded_order
 from hvdgrab.bench.one_process import Recipe, recipe
-from hvdgrab.units import Units, form_units
+from hvdgrab.training.units import Units, form_units
 
 COLUMNS = 2**13
 """Coordinates that the inner products are summed over at a time."""

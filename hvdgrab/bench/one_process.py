@@ -23,7 +23,7 @@ from hvdgrab.compression import build_compressor
 from hvdgrab.compression.fold import FoldSketch
 from hvdgrab.examples import common, digits, lstm_wikitext2, m4_mlp
 from hvdgrab.examples.data import M4_WEEKLY, WIKITEXT2, locate
-from hvdgrab.units import form_units
+from hvdgrab.training.units import form_units
 
 Orders = NDArray[np.int64]
 BOUND_WIDTH = 256

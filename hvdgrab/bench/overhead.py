@@ -14,7 +14,7 @@ from statistics import median
 from hvdgrab.bench.hosts import Net, hosts
 from hvdgrab.bench.runs import PROGRAMS, Site, Variant, run
 from hvdgrab.examples.baseline import ORDER
-from hvdgrab.metrics import EpochRecord
+from hvdgrab.report.metrics import EpochRecord
 
 Row = dict[str, object]
 CD_GRAB = Variant("cd-grab")

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from hvdgrab import metrics
 from hvdgrab.config import ENVIRONMENT_VARIABLE, ORDERS, CompressionKind
 from hvdgrab.errors import HvdGrabError
-from hvdgrab.metrics import EpochRecord
+from hvdgrab.report import metrics
+from hvdgrab.report.metrics import EpochRecord
 
 EXAMPLES = ("digits", "m4_mlp", "lstm_wikitext2")
 PROGRAMS = {**{name: f"hvdgrab.examples.{name}" for name in EXAMPLES}, "transformer": "hvdgrab.bench.transformer"}

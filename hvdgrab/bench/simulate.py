@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from hvdgrab.balance import herding_bound, next_order, pair_balance, seeded_order
-from hvdgrab.units import Units, form_units
+from hvdgrab.training.units import Units, form_units
 
 Matrix = NDArray[np.float64]
 SIMULATED = ("reshuffle", "rr", "shuffle-once", "fixed", "flipflop", "block-reversal", "sync-shuffle", "id-grab", "cd-grab")

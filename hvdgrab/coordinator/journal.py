@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdgrab import metrics
 from hvdgrab.balance.meters import BoundResult
 from hvdgrab.comm.communicator import Communicator, gather_bytes
+from hvdgrab.report import metrics
 
 _LOSS = "loss"
 

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from hvdgrab import metrics
 from hvdgrab.examples.common import World
-from hvdgrab.metrics import EpochRecord, ScalarMean
+from hvdgrab.report import metrics
+from hvdgrab.report.metrics import EpochRecord, ScalarMean
 
 ORDER = "plain-horovod"
 """What the metrics say in place of an order."""

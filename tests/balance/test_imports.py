@@ -7,7 +7,7 @@ import hvdgrab.balance
 
 
 def test_no_torch_no_mpi_no_horovod():
-    modules = "hvdgrab.balance, hvdgrab.balance.reference, hvdgrab.units"
+    modules = "hvdgrab.balance, hvdgrab.balance.reference, hvdgrab.training.units"
     heavy = ("torch", "mpi4py", "horovod", "numba", "triton")
     code = f"import sys, {modules}; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -12,7 +12,7 @@ from hvdgrab.bench import __main__ as cli
 from hvdgrab.bench import convergence, machine, overhead, runs
 from hvdgrab.bench.convergence import Curve
 from hvdgrab.bench.runs import BenchError, Site
-from hvdgrab.metrics import EpochRecord
+from hvdgrab.report.metrics import EpochRecord
 
 
 def _records(order: str, seconds: list[float], loss: float | None = 0.5, dropped: int = 0) -> list[EpochRecord]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrab import metrics
 from hvdgrab.bench import runs
 from hvdgrab.bench.runs import Site
+from hvdgrab.report import metrics
 from tests.examples.real_data import NEEDED, real_data
 from tests.real import ROOT, find_mpirun, need_horovod
 

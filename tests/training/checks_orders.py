@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from hvdgrab import metrics
 from hvdgrab.balance import seeded_order
 from hvdgrab.balance.reference import coordinated_signs, slot_order
+from hvdgrab.report import metrics
 from tests.training.jobs import CLASSES, FEATURES, Job, build, dataset
 from tests.training.ranks import Ranks, check
 

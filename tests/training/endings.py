@@ -13,7 +13,7 @@ import horovod.torch as hvd
 hvd.init()
 
 import hvdgrab.comm.worker  # noqa: E402 - as scripts do: Horovod first
-import hvdgrab.exit  # noqa: E402
+import hvdgrab.training.exit  # noqa: E402
 from hvdgrab.comm.mpi import MPICommunicator  # noqa: E402
 from tests.training.jobs import build  # noqa: E402
 from tests.training.ranks import Ranks  # noqa: E402
@@ -36,7 +36,7 @@ def receive_late() -> None:
 
 
 def main(how: str, directory: Path) -> None:
-    hvdgrab.comm.worker.UNHEARD_SECONDS, hvdgrab.exit.EXIT_TIMEOUT = 4.0, 6.0  # real jobs have more patience
+    hvdgrab.comm.worker.UNHEARD_SECONDS, hvdgrab.training.exit.EXIT_TIMEOUT = 4.0, 6.0  # real jobs have more patience
     ranks = Ranks(hvd.size(), directory)
     ranks.prefix = "ending"
     job = build(ranks, examples=80, batch=2)

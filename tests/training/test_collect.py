@@ -9,12 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from hvdgrab.collect import DenseCollector, NoCollector, StreamCollector, build_collector
 from hvdgrab.compression.fold import FoldSketch
 from hvdgrab.compression.rows import POOL
 from hvdgrab.coordinator.unit import UnitGradient, Views
 from hvdgrab.errors import UsageError
-from hvdgrab.parameters import ParameterTable
+from hvdgrab.training.collect import DenseCollector, NoCollector, StreamCollector, build_collector
+from hvdgrab.training.parameters import ParameterTable
 
 WIDTH = 5
 SIGNED = 3

@@ -8,14 +8,14 @@ import sys
 import pytest
 
 from hvdgrab import mark_finished
-from hvdgrab.job import Progress
+from hvdgrab.training.job import Progress
 
 
 def test_progress_is_shown_once_a_second_at_most(tmp_path, monkeypatch):
     sign = tmp_path / "progress"
     progress = Progress({"HVDGRAB_PROGRESS": str(sign)})
     now = [100.0]
-    monkeypatch.setattr("hvdgrab.job.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("hvdgrab.training.job.time.monotonic", lambda: now[0])
     progress.moved()
     os.utime(sign, (1, 1))
     now[0] = 100.9

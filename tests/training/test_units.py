@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvdgrab.errors import UsageError
-from hvdgrab.units import Units, count_units, form_units
+from hvdgrab.training.units import Units, count_units, form_units
 
 
 @st.composite

@@ -12,7 +12,7 @@ from hvdgrab.config import GraBConfig, Order
 from hvdgrab.coordinator.book import OrderBook
 from hvdgrab.coordinator.saved import SavedState
 from hvdgrab.errors import UsageError
-from hvdgrab.units import Units, form_units
+from hvdgrab.training.units import Units, form_units
 
 if TYPE_CHECKING:
     from hvdgrab.coordinator.session import OrderingSession
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class GraBSampler(Sampler[list[int]]):
     """A batch sampler over this rank's units; give it to a DataLoader as ``batch_sampler``.
 
-    The examples are dealt once to W·n near-equal units, n on every rank (`hvdgrab.units`); every epoch sees each of them
+    The examples are dealt once to W·n near-equal units, n on every rank (`hvdgrab.training.units`); every epoch sees each of them
     exactly once.  In which order decides the rule (``order``), for the gradient orders together with `GraBOptimizer`, which
     must be made over this sampler.
 
@@ -30,7 +30,7 @@ class GraBSampler(Sampler[list[int]]):
 
     Args:
         dataset: the whole dataset, the same on every rank; only its length is used.
-        batch_size: examples in a unit, at most (see `hvdgrab.units.count_units`).
+        batch_size: examples in a unit, at most (see `hvdgrab.training.units.count_units`).
         seed: deals examples to units, and makes every random order; default 0, or the job's YAML.
         order: the rule, see `hvdgrab.config.ORDERS`; default ``cd-grab``, or the job's YAML.
         rank: this rank; by default Horovod's, or 0 where the script does not use it.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from hvdgrab.comm.world import World, end_job
 from hvdgrab.coordinator.session import OrderingSession
 from hvdgrab.errors import CommunicatorClosed, HvdGrabError
-from hvdgrab.horovod import wait_for_everyone
+from hvdgrab.training.horovod import wait_for_everyone
 
 EXIT_TIMEOUT = 30.0
 """Seconds that a process which ends well waits for the others, to write the last epoch's line."""

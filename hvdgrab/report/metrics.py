@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from hvdgrab.errors import UsageError
 
 FILE_NAME = "metrics.jsonl"
-_log = logging.getLogger("hvdgrab.metrics")
+_log = logging.getLogger("hvdgrab.report.metrics")
 _warned: set[Path] = set()
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from hvdgrab.collect import Collector
 from hvdgrab.coordinator.unit import UnitGradient
 from hvdgrab.errors import UsageError
-from hvdgrab.parameters import ParameterTable
+from hvdgrab.training.collect import Collector
+from hvdgrab.training.parameters import ParameterTable
 
 _NESTED = (
     "a backward pass ran inside another one: activation checkpointing with use_reentrant=True is not supported, pass "

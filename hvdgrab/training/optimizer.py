@@ -12,9 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from hvdgrab import metrics
-from hvdgrab.capture import GradientCapture
-from hvdgrab.collect import build_collector
 from hvdgrab.comm.communicator import Communicator
 from hvdgrab.comm.world import connector, end_job
 from hvdgrab.coordinator.journal import Journal
@@ -22,11 +19,14 @@ from hvdgrab.coordinator.saved import SavedState
 from hvdgrab.coordinator.session import OrderingSession
 from hvdgrab.coordinator.unit import UnitGradient
 from hvdgrab.errors import ConfigError, UsageError
-from hvdgrab.exit import close_at_exit
-from hvdgrab.horovod import HorovodFace
-from hvdgrab.job import Progress
-from hvdgrab.parameters import ParameterTable
-from hvdgrab.sampler import GraBSampler
+from hvdgrab.report import metrics
+from hvdgrab.training.capture import GradientCapture
+from hvdgrab.training.collect import build_collector
+from hvdgrab.training.exit import close_at_exit
+from hvdgrab.training.horovod import HorovodFace
+from hvdgrab.training.job import Progress
+from hvdgrab.training.parameters import ParameterTable
+from hvdgrab.training.sampler import GraBSampler
 
 STATE_KEY = "hvdgrab"
 """Where a state dict holds the ordering's part, beside the optimizer's ``state`` and ``param_groups``."""

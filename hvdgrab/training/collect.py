@@ -13,7 +13,7 @@ import torch
 from hvdgrab.compression.fold import FoldSketch
 from hvdgrab.compression.rows import FoldRows
 from hvdgrab.coordinator.unit import UnitGradient, Views
-from hvdgrab.parameters import Entry, ParameterTable
+from hvdgrab.training.parameters import Entry, ParameterTable
 
 STREAM_WIDTH = 4096
 """Width of the rows that gradients stream through where no sketch is balanced, only the bound is estimated."""

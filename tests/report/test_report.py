@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from hvdgrab import metrics, plots, report
-from hvdgrab.metrics import EpochRecord
+from hvdgrab.report import metrics, plots
+from hvdgrab.report import page as report_page
+from hvdgrab.report.__main__ import main
+from hvdgrab.report.metrics import EpochRecord
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -56,7 +58,7 @@ class _Page(html.parser.HTMLParser):
 
 def test_one_job(tmp_path: Path) -> None:
     folder = _job(tmp_path / "quickstart-1")
-    path = report.write([folder])
+    path = report_page.write([folder])
     assert path == folder / "report.html"
     page = _Page(path.read_text())
     text = " ".join(page.text)
@@ -71,15 +73,15 @@ def test_one_job(tmp_path: Path) -> None:
 
 def test_several_jobs_lie_over_each_other(tmp_path: Path) -> None:
     folders = [_job(tmp_path / "a"), _job(tmp_path / "b", "rr", epochs=2), _job(tmp_path / "c")]
-    text = " ".join(_Page(report.write(folders).read_text()).text)
+    text = " ".join(_Page(report_page.write(folders).read_text()).text)
     assert "3 jobs compared" in text
-    panel = report._panels([report.load(folder) for folder in folders])[0]
+    panel = report_page._panels([report_page.load(folder) for folder in folders])[0]
     assert [line.label for line in panel.lines] == ["cd-grab · a", "rr", "cd-grab · c"]
     assert [len(line.values) for line in panel.lines] == [4, 2, 4]
 
 
 def test_every_logged_scalar_has_its_plot(tmp_path: Path) -> None:
-    panels = report._panels([report.load(_job(tmp_path / "a", extra={"test_accuracy": 0.9, "train_seconds": 3.0}))])
+    panels = report_page._panels([report_page.load(_job(tmp_path / "a", extra={"test_accuracy": 0.9, "train_seconds": 3.0}))])
     assert [panel.title for panel in panels][3:] == ["Test accuracy"]
     assert panels[3].lines[0].values == [0.9] * 4
 
@@ -87,7 +89,7 @@ def test_every_logged_scalar_has_its_plot(tmp_path: Path) -> None:
 def test_a_job_that_orders_nothing_shows_dashes_and_no_empty_plots(tmp_path: Path) -> None:
     unknown = ("herding_l2_vs_random", "bytes_sent", "bytes_dense", "pairs", "pairs_dropped", "step_ms", "ordering_ms")
     folder = _job(tmp_path / "a", "rr", **dict.fromkeys(unknown))
-    page = _Page(report.write([folder]).read_text())
+    page = _Page(report_page.write([folder]).read_text())
     assert page.tags.count("svg") == 1
     assert page.text.count("–") == 5
 
@@ -96,7 +98,7 @@ def test_a_job_that_orders_nothing_shows_dashes_and_no_empty_plots(tmp_path: Pat
 def test_names_are_escaped(tmp_path: Path, name: str) -> None:
     name = name.replace("/", "∕")
     folder = _job(tmp_path / name, order=name, extra={name: 1.0})
-    text = report.write([folder, _job(tmp_path / "other", order=name)]).read_text()
+    text = report_page.write([folder, _job(tmp_path / "other", order=name)]).read_text()
     page = _Page(text)
     assert "script" not in page.tags
     assert name in " ".join(page.text)
@@ -107,15 +109,15 @@ def test_epochs_that_are_missing_leave_gaps(tmp_path: Path) -> None:
     folder.mkdir()
     for epoch in (0, 1, 4):
         metrics.append(folder / "metrics.jsonl", EpochRecord(epoch, "rr", train_loss=float(epoch)))
-    assert report.load(folder).column("train_loss") == [0.0, 1.0, None, None, 4.0]
-    _Page(report.write([folder]).read_text())
+    assert report_page.load(folder).column("train_loss") == [0.0, 1.0, None, None, 4.0]
+    _Page(report_page.write([folder]).read_text())
 
 
 def test_damaged_lines_are_named_on_the_page(tmp_path: Path) -> None:
     folder = _job(tmp_path / "a")
     with (folder / "metrics.jsonl").open("a") as file:
         file.write("<torn>\n")
-    assert "metrics.jsonl, line 5" in " ".join(_Page(report.write([folder]).read_text()).text)
+    assert "metrics.jsonl, line 5" in " ".join(_Page(report_page.write([folder]).read_text()).text)
 
 
 def test_without_matplotlib_the_tables_stay_and_a_sentence_tells_how_to_get_plots(
@@ -129,7 +131,7 @@ def test_without_matplotlib_the_tables_stay_and_a_sentence_tells_how_to_get_plot
         return real(name, *arguments, **keywords)
 
     monkeypatch.setattr(builtins, "__import__", absent)
-    page = _Page(report.write([_job(tmp_path / "a")]).read_text())
+    page = _Page(report_page.write([_job(tmp_path / "a")]).read_text())
     assert "svg" not in page.tags
     assert "pip install 'hvdgrab[report]'" in " ".join(page.text)
     assert page.tags.count("table") == 2
@@ -137,22 +139,22 @@ def test_without_matplotlib_the_tables_stay_and_a_sentence_tells_how_to_get_plot
 
 def test_the_same_data_gives_the_same_page(tmp_path: Path) -> None:
     folder = _job(tmp_path / "a")
-    assert report.write([folder]).read_text() == report.write([folder]).read_text()
+    assert report_page.write([folder]).read_text() == report_page.write([folder]).read_text()
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = _job(tmp_path / "a")
-    assert report.main([str(folder)]) == 0
+    assert main([str(folder)]) == 0
     assert capsys.readouterr().out.strip() == str(folder / "report.html")
     (tmp_path / "empty").mkdir()
-    assert report.main([str(folder), str(tmp_path / "empty")]) == 1
+    assert main([str(folder), str(tmp_path / "empty")]) == 1
     assert "no finished epoch in" in capsys.readouterr().err
 
 
 def test_the_first_epochs_of_a_restarted_job_are_replaced(tmp_path: Path) -> None:
     folder = _job(tmp_path / "a", epochs=3)
     metrics.append(folder / "metrics.jsonl", EpochRecord(2, "cd-grab", train_loss=0.125))
-    assert report.load(folder).column("train_loss") == [1.0, 0.5, 0.125]
+    assert report_page.load(folder).column("train_loss") == [1.0, 0.5, 0.125]
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvdgrab import metrics
 from hvdgrab.errors import UsageError
-from hvdgrab.metrics import EpochRecord, ScalarMean
+from hvdgrab.report import metrics
+from hvdgrab.report.metrics import EpochRecord, ScalarMean
 
 FULL = EpochRecord(
     epoch=3, order="cd-grab", train_loss=0.5, herding_l2=2.0, herding_linf=None, herding_l2_vs_random=0.8, bytes_sent=4000,
@@ -91,7 +91,7 @@ def test_an_absent_file_has_no_epochs(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_gives_one_warning_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="hvdgrab.metrics"):
+    with caplog.at_level(logging.WARNING, logger="hvdgrab.report.metrics"):
         assert [metrics.append(Path("/dev/full"), FULL) for _ in range(3)] == [False] * 3
     assert [record.message for record in caplog.records] == [caplog.records[0].message]
     assert "No space left" in caplog.records[0].message
@@ -102,7 +102,7 @@ def test_a_deleted_directory_gives_one_warning_and_a_restored_one_is_used_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "job" / "metrics.jsonl"
-    with caplog.at_level(logging.WARNING, logger="hvdgrab.metrics"):
+    with caplog.at_level(logging.WARNING, logger="hvdgrab.report.metrics"):
         assert not metrics.append(path, FULL)
         assert not metrics.append(path, FULL)
         path.parent.mkdir()

@@ -1,4 +1,4 @@
-"""``python -m hvdgrab.report JOBDIR [MORE…]``: a job's (or several jobs') training as one page, JOBDIR/report.html.
+"""A job's (or several jobs') training as one page, JOBDIR/report.html.
 
 The page needs no network and no other file.  With several job directories their curves lie over each other, for comparing
 orders; the page is comparison.html in the first.
@@ -6,16 +6,14 @@ orders; the page is comparison.html in the first.
 
 from __future__ import annotations
 
-import argparse
 import html
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdgrab import metrics, plots
 from hvdgrab.errors import HvdGrabError
-from hvdgrab.metrics import EpochRecord
+from hvdgrab.report import metrics, plots
+from hvdgrab.report.metrics import EpochRecord
 
 FILE_NAME, COMPARISON = "report.html", "comparison.html"
 NO_PLOTS = "The plots need matplotlib: <code>pip install 'hvdgrab[report]'</code>, then make the report again."
@@ -54,7 +52,7 @@ def write(directories: Sequence[Path]) -> Path:
     jobs = [load(directory) for directory in directories]
     target = directories[0] / (FILE_NAME if len(directories) == 1 else COMPARISON)
     part = target.with_suffix(".html.part")
-    part.write_text(page(jobs), encoding="utf-8")
+    part.write_text(render(jobs), encoding="utf-8")
     part.replace(target)
     return target
 
@@ -73,7 +71,7 @@ def load(directory: Path) -> Job:
     return Job(directory.resolve().name, metrics.latest(found.records), found.problems)
 
 
-def page(jobs: Sequence[Job]) -> str:
+def render(jobs: Sequence[Job]) -> str:
     """The whole page; everything that comes from a job is escaped."""
     title = jobs[0].name if len(jobs) == 1 else f"{len(jobs)} jobs compared"
     problems = [f"{job.name}: {problem}" for job in jobs for problem in job.problems]
@@ -257,20 +255,3 @@ gradients after it: compare with a run of order rr. The first epoch's order is r
 </body>
 </html>
 """
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 0 done, 1 nothing to report."""
-    parser = argparse.ArgumentParser(prog="python -m hvdgrab.report", description=__doc__)
-    parser.add_argument("directories", metavar="JOBDIR", type=Path, nargs="+", help="job directory; several are compared")
-    directories = parser.parse_args(arguments).directories
-    try:
-        print(write(directories))
-    except (ReportError, OSError) as error:
-        print(f"hvdgrab.report: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What a training script touches: the sampler, the optimizer, signals and marks."""
