@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import hvdgrab
-from tests.real import ROOT
+from tests.house import ROOT, arrows, circles, files, imported, room_of
 
 LEVELS = [
-    {"errors", "config", "gpu", "job"},
-    {"balance", "compression", "comm", "units", "metrics", "plots"},
-    {"coordinator", "report"},
-    {"parameters", "collect", "capture", "horovod", "exit", "sampler", "optimizer", "server", "signals"},
-    {"examples", "bench"},
+    {"errors"},
+    {"gpu", "config", "report"},
+    {"balance"},
+    {"compression", "comm"},
+    {"coordinator"},
+    {"training"},
+    {"server"},
+    {"examples"},
+    {"bench"},
 ]
-"""Rooms of ``hvdgrab``; a room may import from lower levels, and on its own level only what ``BESIDE`` names."""
-BESIDE = {
-    ("config", "errors"),
-    ("units", "balance"),
-    ("report", "plots"),
-    ("gpu", "errors"),
-    ("collect", "parameters"),
-    ("capture", "collect"),
-    ("capture", "parameters"),
-    ("optimizer", "collect"),
-    ("optimizer", "parameters"),
-    ("optimizer", "capture"),
-    ("optimizer", "horovod"),
-    ("optimizer", "exit"),
-    ("exit", "horovod"),
-    ("optimizer", "sampler"),
-    ("server", "signals"),
-    ("bench", "examples"),
-}
+"""Rooms of ``hvdgrab``; each may import from the levels before its own, and from no other room."""
 HEAVY = {"torch", "mpi4py", "horovod", "matplotlib", "sklearn", "numba", "triton"}
 
 
@@ -47,40 +31,23 @@ def level(room: str) -> int:
     return found
 
 
-def imported(path: Path) -> set[str]:
-    """Modules that a file imports, wherever in it; under TYPE_CHECKING only for annotations, hence not counted."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            node.body = []
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "hvdgrab" else {node.module}
-    return names
-
-
-FILES = sorted((ROOT / "hvdgrab").rglob("*.py"))
-
-
-def room_of(path: Path) -> str:
-    return path.relative_to(ROOT / "hvdgrab").parts[0].removesuffix(".py")
-
-
-@pytest.mark.parametrize("path", [path for path in FILES if path.name != "__init__.py" or path.parent.name != "hvdgrab"], ids=str)
+@pytest.mark.parametrize("path", [path for path in files("hvdgrab") if room_of(path) != "__init__"], ids=str)
 def test_imports_go_one_way(path):
     room = room_of(path)
     for name in imported(path):
         parts = name.split(".")
-        if parts[0] == "launcher":
-            raise AssertionError(f"{path}: hvdgrab must not need the launcher")
+        assert parts[0] != "launcher", f"{path}: hvdgrab must not need the launcher"
         if parts[0] != "hvdgrab" or len(parts) == 1 or parts[1] in (room, "__version__"):
             continue
-        if parts[1] in hvdgrab.__all__ and level(room) == len(LEVELS) - 1:  # the top rooms are users of the package
+        if parts[1] in hvdgrab.__all__ and room in ("examples", "bench"):  # users of the package
             continue
-        assert level(parts[1]) < level(room) or (room, parts[1]) in BESIDE, f"{path}: {room} imports {parts[1]}"
+        assert level(parts[1]) < level(room), f"{path}: {room} imports {parts[1]}"
+
+
+def test_no_rooms_import_each_other_in_a_circle():
+    edges = {room: others for room, others in arrows("hvdgrab").items() if room != "__init__"}
+    assert circles(edges) == []
+    assert set(edges) == set().union(*LEVELS), "every room has a level"
 
 
 @pytest.mark.parametrize("room", ["balance", "compression"])
