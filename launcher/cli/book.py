@@ -132,10 +132,10 @@ def open_book(jobs_dir: str | None, client: Client | None = None) -> Book:
 def _read() -> list[JobView]:
     try:
         client = Client.connect(start=False)
-        problem = client.status().problem
-        if problem:
-            complain(f"warning: the daemon is kept from its work: {problem}")
-        return client.jobs()
+        views = client.jobs()
+        if client.problem:
+            complain(f"warning: the daemon is kept from its work: {client.problem}")
+        return views
     except NotRunningError:
         record = read_record_offline()
         if record.owner not in (None, socket.gethostname()) or any(not view.final for view in record.views):

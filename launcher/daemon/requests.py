@@ -204,6 +204,11 @@ class Desk:
         """What happened to a job, without the first ``after`` events."""
         return read_events(JobPaths(Path(self._job(job_id).dir)).events)[after:]
 
+    @property
+    def problem(self) -> str | None:
+        """What keeps the daemon from its work at present; None if nothing does."""
+        return self._context.problem or self._context.refused
+
     def status(self) -> DaemonStatus:
         """The daemon about itself."""
         context = self._context
@@ -223,7 +228,7 @@ class Desk:
             gpus=len(context.capacity.gpus),
             cpus_used=sum(min(job.cpus, context.capacity.cpus) for job in under_way),
             gpus_used=sum(len(job.gpu_ids) for job in under_way),
-            problem=context.problem or context.refused,
+            problem=self.problem,
         )
 
     def stop(self) -> None:

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 
 import hvdgrab
 from launcher.daemon.context import log
+from launcher.daemon.http.client import PROBLEM_HEADER
 from launcher.daemon.http.messages import Group, JobId, Name, Problem, RetryBody, State, SubmissionBody
 from launcher.daemon.http.waiting import Bell
 from launcher.daemon.requests import ConflictError, Desk, NoSuchJobError
@@ -110,11 +111,11 @@ def _add_jobs(app: FastAPI, desk: Desk) -> None:
         group: Annotated[Group | None, Query()] = None,
         limit: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
     ) -> Response:
-        return AsciiResponse([view.to_json() for view in desk.views(state or (), name, group, limit)])
+        return AsciiResponse([view.to_json() for view in desk.views(state or (), name, group, limit)], headers=_problem(desk))
 
     @app.get("/v1/jobs/{id}", response_model=JobView, summary="One job.")
     def job(id: Id) -> Response:
-        return AsciiResponse(desk.view(id).to_json())
+        return AsciiResponse(desk.view(id).to_json(), headers=_problem(desk))
 
     @app.post("/v1/jobs/{id}/cancel", response_model=JobView, summary="Ask for a job's end; harmless when repeated or late.")
     def cancel(id: Id) -> Response:
@@ -141,6 +142,11 @@ def _add_watching(app: FastAPI, desk: Desk, bell: Bell) -> None:
             if view.final or left <= 0 or bell.closed:
                 return AsciiResponse(view.to_json())
             await bell.wait(rung, left)
+
+
+def _problem(desk: Desk) -> dict[str, str]:
+    """The header that says what keeps the daemon from its work: whoever asks for jobs needs no second request."""
+    return {} if desk.problem is None else {PROBLEM_HEADER: json.dumps(desk.problem)}
 
 
 def _plain(status: DaemonStatus) -> dict[str, Any]:

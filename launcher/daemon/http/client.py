@@ -26,6 +26,8 @@ LONGEST_POLL = 30.0
 """Seconds of one request of `Client.wait`."""
 PATIENCE = 20.0
 """Seconds for which a request is made again where the daemon goes away in the middle of it."""
+PROBLEM_HEADER = "Hvdgrab-Problem"
+"""Header of an answer: what keeps the daemon from its work, as a JSON string."""
 
 
 class NotRunningError(UnreachableError):
@@ -33,11 +35,17 @@ class NotRunningError(UnreachableError):
 
 
 class Client:
-    """This user's daemon on this host."""
+    """This user's daemon on this host.
+
+    Attributes:
+        problem: what keeps the daemon from its work, as its last answer to `jobs` or `job` said; None if nothing does.
+    """
 
     def __init__(self, dirs: Dirs) -> None:
         self._dirs = dirs
         self._may_start = False
+        self._first: _Connection | None = None
+        self.problem: str | None = None
 
     @classmethod
     def connect(cls, start: bool, dirs: Dirs | None = None) -> Client:
@@ -52,9 +60,11 @@ class Client:
         """
         client = cls(dirs or Dirs.of_user())
         client._may_start = start
-        if not client._answers():
+        try:
+            client._first = client._open()  # the first request uses it
+        except _ConnectionLost:
             if not start:
-                raise NotRunningError("no daemon runs on this host; `hvdgrab-launch daemon start` starts one")
+                raise NotRunningError("no daemon runs on this host; `hvdgrab-launch daemon start` starts one") from None
             client._start()
         return client
 
@@ -133,11 +143,11 @@ class Client:
         except LauncherError as error:
             raise UnreachableError(str(error)) from error
 
-    def _open(self, seconds: float = ANSWER_SECONDS) -> _Connection:
+    def _open(self) -> _Connection:
         try:
             if self._dirs.runtime.exists():
                 check_private(self._dirs.runtime)
-            connection = _Connection(str(self._dirs.socket), seconds)
+            connection = _Connection(str(self._dirs.socket), ANSWER_SECONDS)
             connection.connect()
         except LauncherError as error:
             raise UnreachableError(str(error)) from error
@@ -162,10 +172,13 @@ class Client:
         """One request on a connection of its own: a daemon that was replaced meanwhile leaves no broken one behind."""
         content = None if body is None else json.dumps(body).encode("ascii")
         headers = {"Connection": "close", **({"Content-Type": "application/json"} if content else {})}
-        connection = self._open(seconds)
+        connection, self._first = self._first or self._open(), None
         try:
+            connection.sock.settimeout(seconds)
             connection.request(method, path, content, headers)
             answer = connection.getresponse()
+            problem = answer.getheader(PROBLEM_HEADER)
+            self.problem = None if problem is None else str(json.loads(problem))
             return _result(answer.status, answer.read())
         except TimeoutError as error:
             raise UnreachableError(
