@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrab.bench import hosts as kit
 from hvdgrab.bench.runs import BenchError
+from tests import hosts as kit
 from tests.hosts import hosts
 from tests.real import ROOT
 
@@ -149,9 +149,9 @@ def test_nothing_is_left_when_their_maker_is_killed(number):
 
 def test_what_is_lacking_is_named(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(BenchError, match="hosts on this machine need root, for network namespaces"), kit.hosts(2):
+    with pytest.raises(BenchError, match="hosts on this machine need root, for network namespaces"), kit.build_hosts(2):
         pass
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(kit.shutil, "which", lambda tool: None if tool == "tc" else tool)
-    with pytest.raises(BenchError, match="the programs tc"), kit.hosts(2):
+    with pytest.raises(BenchError, match="the programs tc"), kit.build_hosts(2):
         pass

@@ -4,7 +4,7 @@ balance       the order engine: every backend against a loop of torch calls; --s
 compress      every compressor on real gradients of the examples: time, bytes, errors, bound: a few minutes
 simulate      orders on digits with a logistic regression, one process, no MPI: a minute
 overhead      step time with ordering against plain Horovod, paired runs under mpirun
-gather        collective calls of the communicators, flat and hierarchical: time, bytes on the wire; --hosts: over a network
+gather        collective calls of the communicators, flat and hierarchical: time, bytes on the wire
 memory        what ordering adds to the memory of models of several sizes: a minute
 convergence   loss and bound of an example under several orders and seeds, under mpirun
 """
@@ -18,19 +18,25 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hvdgrab.balance.backends import BACKENDS
 from hvdgrab.bench import commands as measures
 from hvdgrab.bench import machine
-from hvdgrab.bench.runs import EXAMPLES, PROGRAMS, BenchError, Variant
-from hvdgrab.config import ORDERS, SINGLE_RANK_ORDERS
-
-BACKENDS = ("reference", "numba", "torch", "triton")
-COLLECTIVES = ("gather", "allgather", "broadcast", "alltoall")
-SIMULATED = tuple(order for order in ORDERS if order not in SINGLE_RANK_ORDERS)
+from hvdgrab.bench.gather import OPERATIONS
+from hvdgrab.bench.runs import EXAMPLES, PROGRAMS, SIMULATED, BenchError, Site, Variant
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 0 done and nothing wrong, 1 a run failed or a ``wrong`` column is not 0, 2 wrong usage."""
+def main(arguments: Sequence[str] | None = None, place: Callable[[Site], Site] = lambda site: site) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: those of the process by default.
+        place: moves the ranks to other hosts than this one.
+
+    Returns:
+        The exit code: 0 if nothing was wrong, 1 if a run failed or a ``wrong`` column is not 0, 2 for wrong usage.
+    """
     args = _parser().parse_args(arguments)
+    args.place = place
     facts = machine.header()
     print(machine.sentence(facts), file=sys.stderr if args.json else sys.stdout, flush=True)
     try:
@@ -77,17 +83,13 @@ def _parser() -> argparse.ArgumentParser:
     cost.add_argument("--order", type=_variant, default="cd-grab", help="ORDER or ORDER:COMPRESSION (default: %(default)s)")
     cost.add_argument("--pairs", type=int, default=5, help="pairs of runs (default: %(default)s)")
     cost.add_argument("--epochs", type=int, default=3, help="timed epochs, after one to warm up (default: %(default)s)")
-    cost.add_argument("--hosts", type=int, help="make so many hosts on this machine, with a network between them (for root)")
-    cost.add_argument("--rate", default="100mbit", help="of the hosts' links, as tc(8) spells it (default: %(default)s)")
     _add_site(cost)
 
     calls = _command(commands, "gather", measures.run_gather, "collective calls: time and bytes on the wire")
-    calls.add_argument("--hosts", type=int, help="make so many hosts on this machine, with a network between them (for root)")
-    calls.add_argument("--rate", default="100mbit", help="of the hosts' links, as tc(8) spells it (default: %(default)s)")
-    calls.add_argument("--operations", type=_listed(COLLECTIVES), default=list(COLLECTIVES[:3]), help=",".join(COLLECTIVES))
+    calls.add_argument("--operations", type=_listed(OPERATIONS), default=list(OPERATIONS[:3]), help=",".join(OPERATIONS))
     calls.add_argument("--sizes", type=_numbers, default=[1024, 4096, 65536, 10**6], help="bytes a rank (default: 1 KiB to 1 MB)")
     calls.add_argument("--calls", type=int, default=20, help="timed of each case (default: %(default)s)")
-    _add_launch(calls, "ranks, on each host with --hosts")
+    _add_launch(calls)
 
     room = _command(commands, "memory", measures.run_memory, "what ordering adds to a training's memory")
     room.add_argument("--sizes", type=_numbers, default=[1, 10, 100], help="millions of parameters (default: 1,10,100)")
@@ -119,13 +121,13 @@ def _command(
 
 
 def _add_site(command: argparse.ArgumentParser) -> None:
-    _add_launch(command, "")
+    _add_launch(command)
     command.add_argument("--limit", type=int, help="use only so many training examples")
     command.add_argument("--batch-size", type=int, help="(default: the example's own)")
 
 
-def _add_launch(command: argparse.ArgumentParser, ranks: str) -> None:
-    command.add_argument("--ranks", type=int, default=2, help=f"{ranks} (default: %(default)s)".strip())
+def _add_launch(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--ranks", type=int, default=2, help="(default: %(default)s)")
     command.add_argument("--oversubscribe", action="store_true", help="allow more ranks than cores")
     command.add_argument("--allow-run-as-root", action="store_true", help="mpirun wants to be told")
     command.add_argument("--timeout", type=float, default=3600.0, help="seconds a run may take (default: %(default)s)")

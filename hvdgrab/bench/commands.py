@@ -22,7 +22,9 @@ Outcome = tuple[object, str, bool]
 
 
 def _site(args: argparse.Namespace) -> Site:
-    return Site(args.ranks, oversubscribe=args.oversubscribe, allow_root=args.allow_run_as_root, timeout=args.timeout)
+    site = Site(args.ranks, oversubscribe=args.oversubscribe, allow_root=args.allow_run_as_root, timeout=args.timeout)
+    placed: Site = args.place(site)
+    return placed
 
 
 def _options(args: argparse.Namespace, *names: str) -> list[str]:
@@ -86,11 +88,10 @@ def run_overhead(args: argparse.Namespace) -> Outcome:
     from hvdgrab.bench import overhead
 
     options = _options(args, "limit", "batch_size")
-    with overhead.on_hosts(_site(args), args.hosts, args.rate) as site:
-        rows = overhead.overhead(
-            site, args.example, pairs=args.pairs, epochs=args.epochs, options=options, variant=args.order,
-            tell=lambda row: print(f"# pair {row['pair']}: ratio {row['ratio']:.3f}", file=sys.stderr, flush=True),
-        )  # fmt: skip
+    rows = overhead.overhead(
+        _site(args), args.example, pairs=args.pairs, epochs=args.epochs, options=options, variant=args.order,
+        tell=lambda row: print(f"# pair {row['pair']}: ratio {row['ratio']:.3f}", file=sys.stderr, flush=True),
+    )  # fmt: skip
     rows.append(overhead.summary(rows))
     return rows, machine.table(rows), rows[-1]["wrong"] != 0
 
@@ -107,7 +108,7 @@ def run_gather(args: argparse.Namespace) -> Outcome:
     """Collective calls over a network."""
     from hvdgrab.bench import gather
 
-    result = gather.gather(_site(args), args.hosts, args.rate, args.operations, args.sizes, args.calls)
+    result = gather.gather(_site(args), args.operations, args.sizes, args.calls)
     header = "".join(f"# {result[name]}\n" for name in ("topology", "network", "mpi"))
     return result, header + machine.table(result["rows"]), any(row["wrong"] != 0 for row in result["rows"])
 

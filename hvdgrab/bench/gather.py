@@ -1,60 +1,56 @@
 """``hvdgrab-bench gather``: the collective calls over a network, flat and hierarchical, in time and in bytes.
 
 The habits are those of the OSU micro-benchmarks and nccl-tests: a warm-up, the slowest rank's time of every call, contents that
-are checked, and the traffic that the cards counted rather than the one that was computed.
+are checked, and the traffic that the cards counted instead of a computed one.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from hvdgrab.bench.hosts import hosts
 from hvdgrab.bench.runs import BenchError, Site
 
+OPERATIONS = ("gather", "allgather", "broadcast", "alltoall")
 PROGRAM = "hvdgrab.bench.gather_program"
+INFINIBAND = Path("/sys/class/infiniband")
 _SHOWN = 3000
 
 
-def gather(
-    site: Site, count: int | None, rate: str | None, operations: Sequence[str], sizes: Sequence[int], calls: int
-) -> dict[str, Any]:
-    """Measure on this machine, or on ``count`` hosts made on it: ``topology``, ``mpi``, ``network`` and ``rows``.
+def gather(site: Site, operations: Sequence[str], sizes: Sequence[int], calls: int) -> dict[str, Any]:
+    """Measure: ``topology``, ``mpi``, ``network`` and ``rows``.
 
     Args:
-        site: how ranks are started; with hosts, ``site.ranks`` on each of them.
-        count: hosts to make; None: none.
-        rate: of every host's link, as tc(8) spells it; None: not limited.
-        operations: of `hvdgrab.bench.gather_program.OPERATIONS`.
+        site: how ranks are started.
+        operations: of `OPERATIONS`.
         sizes: bytes a rank.
-        calls: that are timed of each.
+        calls: timed calls of each case.
 
     Raises:
-        BenchError: hosts cannot be made, or the ranks failed.
+        BenchError: the ranks failed.
     """
-    # mpi4py's own runner ends all ranks where one raises.
     given = {"operations": ",".join(operations), "sizes": ",".join(map(str, sizes)), "calls": str(calls)}
-    arguments = ["-m", "mpi4py", "-m", PROGRAM, *(word for name, value in given.items() for word in (f"--{name}", value))]
+    options = [word for name, value in given.items() for word in (f"--{name}", value)]
+    # mpi4py's own runner ends all ranks if one raises.
+    command = site.command(["-m", "mpi4py", "-m", PROGRAM, *options])
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
     try:
-        if count is None:
-            command = [*site.launch(), sys.executable, *arguments]
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=site.timeout, check=False, stdin=subprocess.DEVNULL
-            )
-            network = "one host, no network"
-        else:
-            with hosts(count, rate) as net:
-                done = net.mpirun(site.ranks, arguments, timeout=site.timeout)
-            network = f"{count} hosts in network namespaces of one machine, {rate or 'links as fast as it is'}"
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=site.timeout, check=False, stdin=subprocess.DEVNULL
+        )
     except subprocess.TimeoutExpired:
         raise BenchError(f"{PROGRAM} did not end within {site.timeout:g} s") from None
     if done.returncode:
         raise BenchError(f"{PROGRAM} ended with code {done.returncode}; its last lines:\n{(done.stdout + done.stderr)[-_SHOWN:]}")
     result: dict[str, Any] = json.loads(done.stdout)
-    return {"network": network, **{key: value for key, value in result.items() if key != "rows"}, "rows": compare(result["rows"])}
+    return {
+        "network": site.network, **{key: value for key, value in result.items() if key != "rows"}, "rows": compare(result["rows"])
+    }  # fmt: skip
 
 
 def compare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -67,3 +63,39 @@ def compare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return float(flat[row["operation"], row["bytes"]] / row["median_ms"])
 
     return [{**row, "x_flat": faster(row)} for row in rows]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a network card has carried since it was made, in bytes and packets, headers included."""
+
+    received: int
+    sent: int
+    packets_received: int = 0
+    packets_sent: int = 0
+
+    def __sub__(self, other: Card) -> Card:
+        return Card(*(getattr(self, name) - getattr(other, name) for name in self.__dataclass_fields__))
+
+    def __add__(self, other: Card) -> Card:
+        return Card(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
+
+def cards(table: Path) -> dict[str, Card]:
+    """Every card of a table like /proc/net/dev, by name; the loopback is none."""
+    found = {}
+    for line in table.read_text().splitlines():
+        name, colon, counters = line.partition(":")
+        if colon and name.strip() != "lo":
+            fields = [int(field) for field in counters.split()]
+            found[name.strip()] = Card(fields[0], fields[8], fields[1], fields[9])
+    return found
+
+
+def all_cards(table: Path, infiniband: Path = INFINIBAND) -> Card:
+    """All cards together, with InfiniBand's own counters, which /proc/net/dev does not see."""
+    total = sum(cards(table).values(), Card(0, 0))
+    for port in infiniband.glob("*/ports/*/counters"):
+        words = [int((port / f"port_{name}_data").read_text()) for name in ("rcv", "xmit")]
+        total += Card(4 * words[0], 4 * words[1])  # they count words of four bytes
+    return total

@@ -21,11 +21,10 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hvdgrab.bench.traffic import Card, all_cards
+from hvdgrab.bench.gather import OPERATIONS, Card, all_cards
 from hvdgrab.comm.communicator import Communicator
 from hvdgrab.comm.connect import Opened, open_both
 
-OPERATIONS = ("gather", "allgather", "broadcast", "alltoall")
 ALGORITHMS = ("flat", "hierarchical")
 _SETTLING = 0.05
 """Seconds for the last acknowledgements to pass the cards."""

@@ -1,18 +1,12 @@
-"""What ordering costs: an example's step time with ``cd-grab`` against the same script on plain Horovod, in paired runs.
-
-On this machine, or on several hosts that are made on it, with a network of a given rate between them.
-"""
+"""What ordering costs: an example's step time with ``cd-grab`` against the same script on plain Horovod, in paired runs."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
 from statistics import median
 
-from hvdgrab.bench.hosts import Net, hosts
-from hvdgrab.bench.runs import PROGRAMS, Site, Variant, run
+from hvdgrab.bench.runs import Site, Variant, run
 from hvdgrab.examples.baseline import ORDER
 from hvdgrab.report.metrics import EpochRecord
 
@@ -22,45 +16,6 @@ WARM_UP = 1
 """Epochs at the start of a run that are not timed."""
 LOSS_FACTOR = 1.5
 """Final losses further apart than this mean that one of the two did not train."""
-_EXPORTED = ("HVDGRAB_JOB_DIR", "HVDGRAB_GRAB", "OMP_NUM_THREADS")
-
-
-@dataclass(frozen=True)
-class HostsSite(Site):
-    """Starts ``ranks`` ranks on each of several hosts."""
-
-    net: Net | None = None
-
-    @property
-    def world(self) -> int:
-        """Ranks of all hosts."""
-        return self.ranks * (1 if self.net is None else len(self.net.names))
-
-    def command(self, example: str, arguments: Sequence[str]) -> list[str]:
-        """See `Site.command`."""
-        assert self.net is not None
-        exported = [word for name in _EXPORTED for word in ("-x", name)]
-        inner = self.net.mpirun_command(self.ranks, ["-m", PROGRAMS[example], *arguments], exported)
-        return self.net.command(self.net.names[0], inner)
-
-    def received(self) -> int:
-        """Bytes that the busiest host's card has received."""
-        assert self.net is not None
-        return max(self.net.bytes(name).received for name in self.net.names)
-
-
-@contextlib.contextmanager
-def on_hosts(site: Site, count: int | None, rate: str | None) -> Iterator[Site]:
-    """The site itself, or ``count`` hosts with links of ``rate`` (as tc(8) spells it) and as many ranks on each.
-
-    Raises:
-        BenchError: hosts cannot be made here.
-    """
-    if count is None:
-        yield site
-        return
-    with hosts(count, rate) as net:
-        yield HostsSite(**asdict(site), net=net)
 
 
 def overhead(
@@ -76,21 +31,17 @@ def overhead(
     rows: list[Row] = []
     for pair in range(pairs):
         common = ["--epochs", str(epochs + WARM_UP), "--seed", str(pair), *options]
-        marks = [_received(site)]
+        marks = [site.received()]
         plain, _ = run(site, example, [*common, "--no-grab"], {"debug": False})
-        marks.append(_received(site))
+        marks.append(site.received())
         ordered, _ = run(site, example, [*common, "--order", variant.order], {"debug": False, **variant.grab})
-        marks.append(_received(site))
+        marks.append(site.received())
         row = compare(plain, ordered, order=variant.order, epochs=epochs + WARM_UP)
         row |= wire(marks, units=sum(record.units or 0 for record in ordered), order=variant.order)
         rows.append({"example": example, "ranks": site.world, "compression": variant.compression, "pair": pair, **row})
         if tell is not None:
             tell(rows[-1])
     return rows
-
-
-def _received(site: Site) -> int | None:
-    return site.received() if isinstance(site, HostsSite) else None
 
 
 def wire(marks: Sequence[int | None], *, units: int, order: str) -> Row:

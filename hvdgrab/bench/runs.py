@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from hvdgrab.config import ENVIRONMENT_VARIABLE, ORDERS, CompressionKind
+from hvdgrab.config import ENVIRONMENT_VARIABLE, ORDERS, SINGLE_RANK_ORDERS, CompressionKind
 from hvdgrab.errors import HvdGrabError
 from hvdgrab.report import metrics
 from hvdgrab.report.metrics import EpochRecord
@@ -22,6 +22,8 @@ from hvdgrab.report.metrics import EpochRecord
 EXAMPLES = ("digits", "m4_mlp", "lstm_wikitext2")
 PROGRAMS = {**{name: f"hvdgrab.examples.{name}" for name in EXAMPLES}, "transformer": "hvdgrab.bench.transformer"}
 """What `hvdgrab-bench overhead` can start: the examples, and a model of ten million parameters."""
+SIMULATED = tuple(order for order in ORDERS if order not in SINGLE_RANK_ORDERS)
+"""Orders that `hvdgrab-bench simulate` can compare."""
 _SHOWN = 3000  # characters of a failed run's output
 _PATIENCE = 15.0  # seconds for mpirun to end its ranks
 
@@ -42,19 +44,27 @@ class Site:
     timeout: float = 3600.0
     """Seconds after which a run is ended."""
 
-    def command(self, example: str, arguments: Sequence[str]) -> list[str]:
-        """The argument vector of one run."""
-        return [*self.launch(), sys.executable, "-m", PROGRAMS[example], *arguments]
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """The command that runs this Python with ``arguments`` on every rank.
+
+        Binding is off: ranks that happen to share a core are many times slower.
+        """
+        consent = [*(["--oversubscribe"] if self.oversubscribe else []), *(["--allow-run-as-root"] if self.allow_root else [])]
+        return [mpirun(), *consent, "--bind-to", "none", "-np", str(self.ranks), sys.executable, *arguments]
 
     @property
     def world(self) -> int:
-        """Ranks of a run."""
+        """Number of ranks of a run."""
         return self.ranks
 
-    def launch(self) -> list[str]:
-        """mpirun up to the program; binding is off, since ranks that share a core by accident are many times slower."""
-        consent = [*(["--oversubscribe"] if self.oversubscribe else []), *(["--allow-run-as-root"] if self.allow_root else [])]
-        return [mpirun(), *consent, "--bind-to", "none", "-np", str(self.ranks)]
+    @property
+    def network(self) -> str:
+        """What connects the ranks, in words."""
+        return "one host, no network"
+
+    def received(self) -> int | None:
+        """Bytes that the card of the busiest host has received; None if there is no network."""
+        return None
 
 
 def mpirun() -> str:
@@ -110,7 +120,7 @@ def run(
     """
     with tempfile.TemporaryDirectory(prefix="hvdgrab-bench-") as folder:
         started = time.monotonic()
-        output, code = _wait(site.command(example, arguments), _environment(folder, grab or {}), site.timeout)
+        output, code = _wait(site.command(["-m", PROGRAMS[example], *arguments]), _environment(folder, grab or {}), site.timeout)
         seconds = time.monotonic() - started
         if code != 0:
             ended = f"did not end within {site.timeout:g} s" if code is None else f"ended with code {code}"

@@ -17,7 +17,6 @@ from hvdgrab.balance import herding_bound, next_order, pair_balance, seeded_orde
 from hvdgrab.training.units import Units, form_units
 
 Matrix = NDArray[np.float64]
-SIMULATED = ("reshuffle", "rr", "shuffle-once", "fixed", "flipflop", "block-reversal", "sync-shuffle", "id-grab", "cd-grab")
 CLASSES = 10
 RANDOM_ORDERS = 4
 """Random orders that a bound is compared with."""

@@ -14,7 +14,7 @@ import pytest
 from hvdgrab.balance import pair_balance
 from hvdgrab.balance.reference import Audit
 from hvdgrab.bench import __main__ as cli
-from hvdgrab.bench import balance, balance_epoch, balance_rows, herding, simulate
+from hvdgrab.bench import balance, balance_epoch, balance_rows, herding
 from hvdgrab.bench.balance_rows import Case
 from hvdgrab.bench.runs import BenchError
 
@@ -157,4 +157,3 @@ def test_help_loads_no_torch() -> None:
     heavy = "{'torch', 'numba', 'sklearn', 'matplotlib'}"
     code = f"import sys; from hvdgrab.bench import __main__ as m; m._parser(); print({heavy} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
-    assert cli.SIMULATED == simulate.SIMULATED

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from hvdgrab.bench import gather, hosts
+from hvdgrab.bench import gather
 from hvdgrab.bench.__main__ import main
-from hvdgrab.bench.runs import BenchError, Site
-from hvdgrab.bench.traffic import Card, all_cards, cards
+from hvdgrab.bench.gather import Card, all_cards, cards
+from tests import hosts
+from tests.bench import on_hosts
 from tests.hosts import need_hosts
 from tests.real import find_mpirun
 
@@ -49,7 +50,7 @@ def test_rows_are_compared_with_flat_of_the_same_case():
 def test_over_hosts_every_row_is_right_and_the_bytes_are_counted(capsys):
     need_hosts()
     site = ["--hosts", "2", "--ranks", "1"]
-    code = main(["gather", *site, "--sizes", "20000", "--operations", "broadcast", "--calls", "2", "--json"])
+    code = on_hosts.main(["gather", *site, "--sizes", "20000", "--operations", "broadcast", "--calls", "2", "--json"])
     document = json.loads(capsys.readouterr().out)
     assert code == 0
     result = document["results"]
@@ -72,10 +73,10 @@ def test_ranks_that_fail_are_an_error_with_their_last_lines(capsys):
     assert "negative dimensions" in text
 
 
-def test_hosts_that_cannot_be_made_are_an_error(monkeypatch):
+def test_hosts_that_cannot_be_made_are_an_error(monkeypatch, capsys):
     monkeypatch.setattr(hosts, "missing", lambda: "root, for network namespaces")
-    with pytest.raises(BenchError, match="hosts on this machine need root"):
-        gather.gather(Site(2), 2, None, ["gather"], [8], 1)
+    assert on_hosts.main(["gather", "--operations", "gather", "--sizes", "8"]) == 1
+    assert "hosts on this machine need root" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--operations", "scatter"], ["--sizes", "4k"]])

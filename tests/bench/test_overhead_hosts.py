@@ -4,9 +4,10 @@ import math
 
 import pytest
 
-from hvdgrab.bench.overhead import HostsSite, on_hosts, overhead, wire
+from hvdgrab.bench.overhead import overhead, wire
 from hvdgrab.bench.runs import Site
-from tests.hosts import need_hosts
+from tests.bench.on_hosts import HostsSite
+from tests.hosts import hosts
 
 
 class Names:
@@ -22,17 +23,17 @@ class Names:
 
 
 def test_a_run_starts_on_the_first_host_and_its_settings_reach_all():
-    command = HostsSite(2, net=Names()).command("digits", ["--epochs", "3"])
+    command = HostsSite(2, net=Names()).command(["-m", "hvdgrab.examples.digits", "--epochs", "3"])
     assert command[:4] == ["on", "left", "mpirun", "2"]
     assert command[-5:] == ["python", "-m", "hvdgrab.examples.digits", "--epochs", "3"]
     exported = [command[place + 1] for place, word in enumerate(command) if word == "-x"]
     assert exported == ["HVDGRAB_JOB_DIR", "HVDGRAB_GRAB", "OMP_NUM_THREADS"]
 
 
-def test_without_hosts_the_site_is_the_one_given():
-    site = Site(3)
-    with on_hosts(site, None, None) as made:
-        assert made is site
+def test_ranks_of_all_hosts_are_counted():
+    site = HostsSite(3, net=Names(), rate="1gbit")
+    assert (site.world, site.network) == (6, "2 hosts in network namespaces of one machine, 1gbit")
+    assert (Site(3).world, Site(3).network, Site(3).received()) == (3, "one host, no network", None)
 
 
 def test_bytes_are_those_between_the_marks():
@@ -45,8 +46,7 @@ def test_bytes_are_those_between_the_marks():
 
 @pytest.mark.soak
 def test_an_example_trains_over_a_network():
-    need_hosts()
-    with on_hosts(Site(1, oversubscribe=True, allow_root=True, timeout=400.0), 2, "100mbit") as site:
-        rows = overhead(site, "digits", pairs=1, epochs=1, options=["--limit", "200"])
+    with hosts(2, "100mbit") as net:
+        rows = overhead(HostsSite(1, timeout=400.0, net=net), "digits", pairs=1, epochs=1, options=["--limit", "200"])
     assert rows[0]["wrong"] == 0
     assert rows[0]["cd-grab_kB"] > 0

@@ -10,7 +10,7 @@ import pytest
 from hvdgrab.bench import simulate
 from hvdgrab.bench.convergence import measure
 from hvdgrab.bench.one_process import Simulation
-from hvdgrab.bench.runs import Site, Variant
+from hvdgrab.bench.runs import SIMULATED, Site, Variant
 from tests.real import find_mpirun, need_horovod
 
 
@@ -47,7 +47,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
         assert (simulate._gradient(inputs, targets, moved)[1] - loss) / 1e-6 == pytest.approx(gradient[row, column], abs=1e-4)
 
 
-@pytest.mark.parametrize("order", simulate.SIMULATED)
+@pytest.mark.parametrize("order", SIMULATED)
 def test_every_order_runs(order: str) -> None:
     study = simulate.simulate(order, 0, epochs=2)
     assert len(study.full_loss) == len(study.bound_vs_random) == 2

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hvdgrab.bench.traffic import cards
+from hvdgrab.bench.gather import cards
 from hvdgrab.comm.communicator import broadcast_bytes, gather_bytes
 from hvdgrab.comm.connect import open_communicator
 from hvdgrab.comm.link import MPILink, ServedCommunicator

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdgrab.bench.hosts import Net
 from launcher.jobdir.paths import JobPaths
-from tests.hosts import hosts
+from tests.hosts import Net, hosts
 from tests.launcher.attempts import QUICK, job_of, until
 from tests.launcher.helpers import CHECKOUT
 from tests.real import need

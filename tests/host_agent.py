@@ -1,4 +1,4 @@
-"""The first process of a host that `hvdgrab.bench.hosts` makes, and the client that starts processes there.
+"""The first process of a host that `tests.hosts` makes, and the client that starts processes there.
 
 Only the standard library is used, and no part of hvdgrab, so that ``python -I -S`` starts it in a few milliseconds::
 
