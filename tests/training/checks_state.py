@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from hvdgrab import GraBConfig, GraBOptimizer, GraBSampler, metrics
+from hvdgrab import GraBConfig, GraBOptimizer, GraBSampler
 from hvdgrab.errors import ConsistencyError, StateError
+from hvdgrab.report import metrics
 from tests.training.checks_weights import BASES
 from tests.training.jobs import FEATURES, Job, build, dataset, horovod, network, sgd
 from tests.training.ranks import Ranks, check
