@@ -17,12 +17,21 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hvdgrab.balance.backends import BACKENDS
-from hvdgrab.bench import commands as measures
 from hvdgrab.bench import machine
 from hvdgrab.bench.gather import OPERATIONS
 from hvdgrab.bench.runs import EXAMPLES, PROGRAMS, SIMULATED, BenchError, Site, Variant
+
+if TYPE_CHECKING:
+    from hvdgrab.bench.convergence import Curve
+
+LOOKED_AT = 3
+"""`simulate` shows every third epoch."""
+
+Outcome = tuple[object, str, bool]
+"""What a command gives: its result for JSON, the text for people, and whether something is wrong."""
 
 
 def main(arguments: Sequence[str] | None = None, place: Callable[[Site], Site] = lambda site: site) -> int:
@@ -52,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="hvdgrab-bench", description=__doc__, formatter_class=layout)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    engine = _command(commands, "balance", measures.run_balance, "the order engine's backends against a loop of torch calls")
+    engine = _command(commands, "balance", run_balance, "the order engine's backends against a loop of torch calls")
     cases = "MxD (vectors x floats) or WxPxD (an epoch of ranks x pairs x floats), separated by commas (default: four or five)"
     engine.add_argument("--case", type=_cases, help=cases)
     engine.add_argument("--backend", type=_listed(BACKENDS), help="separated by commas (default: by case)")
@@ -62,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument("--ranks", type=_numbers, default=[5, 10, 20, 50, 100], help="of the study (default: 5,10,20,50,100)")
     engine.add_argument("--seed", type=int, default=0, help="of the study (default: %(default)s)")
 
-    payloads = _command(commands, "compress", measures.run_compress, "compressors on real gradients of the examples")
+    payloads = _command(commands, "compress", run_compress, "compressors on real gradients of the examples")
     payloads.add_argument("--examples", type=_listed(EXAMPLES), default=list(EXAMPLES), help=f"(default: {','.join(EXAMPLES)})")
     payloads.add_argument("--ranks", type=int, default=4, help="simulated ranks (default: %(default)s)")
     payloads.add_argument("--units", type=int, default=64, help="of each rank (default: %(default)s)")
@@ -70,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     payloads.add_argument("--floats", type=int, default=10**7, help="of the throughput rows; 0: none (default: %(default)s)")
     payloads.add_argument("--plot", type=Path, help="also draw bound against bytes to this .png or .svg")
 
-    study = _command(commands, "simulate", measures.run_simulate, "orders in one process, without MPI")
+    study = _command(commands, "simulate", run_simulate, "orders in one process, without MPI")
     compared = ["rr", "cd-grab"]
     study.add_argument("--orders", type=_listed(SIMULATED), default=compared, help="(default: rr,cd-grab)")
     study.add_argument("--seeds", type=_numbers, default=[0, 1], help="separated by commas (default: 0,1)")
@@ -78,24 +87,24 @@ def _parser() -> argparse.ArgumentParser:
     study.add_argument("--epochs", type=int, default=30, help="(default: %(default)s)")
     study.add_argument("--lr", type=float, default=0.1, help="(default: %(default)s)")
 
-    cost = _command(commands, "overhead", measures.run_overhead, "step time against plain Horovod")
+    cost = _command(commands, "overhead", run_overhead, "step time against plain Horovod")
     cost.add_argument("--example", choices=PROGRAMS, default="digits", help="(default: %(default)s)")
     cost.add_argument("--order", type=_variant, default="cd-grab", help="ORDER or ORDER:COMPRESSION (default: %(default)s)")
     cost.add_argument("--pairs", type=int, default=5, help="pairs of runs (default: %(default)s)")
     cost.add_argument("--epochs", type=int, default=3, help="timed epochs, after one to warm up (default: %(default)s)")
     _add_site(cost)
 
-    calls = _command(commands, "gather", measures.run_gather, "collective calls: time and bytes on the wire")
+    calls = _command(commands, "gather", run_gather, "collective calls: time and bytes on the wire")
     calls.add_argument("--operations", type=_listed(OPERATIONS), default=list(OPERATIONS[:3]), help=",".join(OPERATIONS))
     calls.add_argument("--sizes", type=_numbers, default=[1024, 4096, 65536, 10**6], help="bytes a rank (default: 1 KiB to 1 MB)")
     calls.add_argument("--calls", type=int, default=20, help="timed of each case (default: %(default)s)")
     _add_launch(calls)
 
-    room = _command(commands, "memory", measures.run_memory, "what ordering adds to a training's memory")
+    room = _command(commands, "memory", run_memory, "what ordering adds to a training's memory")
     room.add_argument("--sizes", type=_numbers, default=[1, 10, 100], help="millions of parameters (default: 1,10,100)")
     room.add_argument("--orders", type=_variants, default="cd-grab:sketch,cd-grab:none", help="(default: %(default)s)")
 
-    curves = _command(commands, "convergence", measures.run_convergence, "loss and bound under several orders")
+    curves = _command(commands, "convergence", run_convergence, "loss and bound under several orders")
     curves.add_argument("example", metavar="NAME", choices=EXAMPLES, help=", ".join(EXAMPLES))
     orders = ["reshuffle", "rr", "id-grab", "cd-grab"]
     listed = f"ORDER or ORDER:COMPRESSION, separated by commas (default: {','.join(orders)})"
@@ -166,6 +175,124 @@ def _listed(valid: Sequence[str]) -> Callable[[str], list[str]]:
         return names
 
     return parse
+
+
+# The benchmarks load torch and scikit-learn: each is imported by its command, so that ``--help`` does without them.
+
+
+def _site(args: argparse.Namespace) -> Site:
+    site = Site(args.ranks, oversubscribe=args.oversubscribe, allow_root=args.allow_run_as_root, timeout=args.timeout)
+    placed: Site = args.place(site)
+    return placed
+
+
+def _options(args: argparse.Namespace, *names: str) -> list[str]:
+    """The example's arguments that were given."""
+    given = [(name, getattr(args, name)) for name in names]
+    return [text for name, value in given if value is not None for text in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def run_balance(args: argparse.Namespace) -> Outcome:
+    """The order engine, or the study of random vectors."""
+    if args.study == "herding":
+        from hvdgrab.bench import herding
+
+        rows = herding.study(args.vectors, args.ranks, seed=args.seed, tell=_told)
+        return rows, machine.table(rows), False
+    from hvdgrab.bench import balance
+
+    wanted = [(case, tuple(args.backend or balance.backends_of(case))) for case in args.case or balance.default_cases()]
+    rows = []
+    for case, backends in wanted:
+        rows += balance.measure(case, backends, args.repeats, tell=_told)
+    return rows, machine.table(rows), any(row["wrong"] != 0 for row in rows)
+
+
+def run_compress(args: argparse.Namespace) -> Outcome:
+    """Compressors on real gradients, and their throughput on long vectors."""
+    from hvdgrab.bench import compress, gradients
+
+    rows: list[dict[str, object]] = []
+    for example in args.examples:
+        with gradients.collect(example, args.ranks, args.units) as stored:
+            rows += compress.rows(stored, starts=args.starts, tell=_told)
+    speed = compress.throughput(args.floats) if args.floats else []
+    if args.plot is not None:
+        compress.plot(rows, args.plot)
+    wrong = any(row["wrong"] != 0 for row in [*rows, *speed])
+    return {"rows": rows, "throughput": speed}, "\n\n".join(map(machine.table, filter(None, (rows, speed)))), wrong
+
+
+def _told(row: dict[str, object]) -> None:
+    print("# " + ", ".join(f"{name} {machine.cell(value)}" for name, value in row.items()), file=sys.stderr, flush=True)
+
+
+def run_simulate(args: argparse.Namespace) -> Outcome:
+    """Orders in one process."""
+    from hvdgrab.bench import simulate
+
+    rows: list[dict[str, object]] = []
+    for seed in args.seeds:
+        settings = {"ranks": args.ranks, "epochs": args.epochs, "lr": args.lr}
+        studies = {order: simulate.simulate(order, seed, **settings) for order in args.orders}
+        for epoch in sorted({*range(1, args.epochs + 1, LOOKED_AT), args.epochs}):
+            losses: dict[str, object] = {order: study.full_loss[epoch - 1] for order, study in studies.items()}
+            bounds: dict[str, object] = {f"{order} bound": study.bound_vs_random[epoch - 1] for order, study in studies.items()}
+            rows.append({"seed": seed, "epoch": epoch, **losses, **bounds})
+    return rows, machine.table(rows), False
+
+
+def run_overhead(args: argparse.Namespace) -> Outcome:
+    """Step times in paired runs."""
+    from hvdgrab.bench import overhead
+
+    options = _options(args, "limit", "batch_size")
+    rows = overhead.overhead(
+        _site(args), args.example, pairs=args.pairs, epochs=args.epochs, options=options, variant=args.order,
+        tell=lambda row: print(f"# pair {row['pair']}: ratio {row['ratio']:.3f}", file=sys.stderr, flush=True),
+    )  # fmt: skip
+    rows.append(overhead.summary(rows))
+    return rows, machine.table(rows), rows[-1]["wrong"] != 0
+
+
+def run_memory(args: argparse.Namespace) -> Outcome:
+    """What ordering adds to a training's memory."""
+    from hvdgrab.bench import memory
+
+    rows = memory.memory(args.sizes, args.orders, tell=_told)
+    return rows, machine.table(rows), any(row["wrong"] != 0 for row in rows)
+
+
+def run_gather(args: argparse.Namespace) -> Outcome:
+    """Collective calls over a network."""
+    from hvdgrab.bench import gather
+
+    result = gather.gather(_site(args), args.operations, args.sizes, args.calls)
+    header = "".join(f"# {result[name]}\n" for name in ("topology", "network", "mpi"))
+    return result, header + machine.table(result["rows"]), any(row["wrong"] != 0 for row in result["rows"])
+
+
+def run_convergence(args: argparse.Namespace) -> Outcome:
+    """Curves of an example under several orders."""
+    from hvdgrab.bench import convergence
+
+    def train(variant: Variant, seed: int) -> Curve:
+        if not args.one_process:
+            options = _options(args, "epochs", "limit", "batch_size")
+            return convergence.measure(_site(args), args.example, variant, seed, options)
+        from hvdgrab.bench.one_process import Simulation
+
+        settings = {"ranks": args.ranks, "limit": args.limit, "batch_size": args.batch_size}
+        return Simulation(args.example, variant, seed, **settings).run(args.epochs)
+
+    curves = convergence.convergence(
+        train, args.orders, args.seeds,
+        tell=lambda curve: print(f"# {curve.order}, seed {curve.seed}: {curve.seconds:.0f} s", file=sys.stderr, flush=True),
+    )  # fmt: skip
+    rows = convergence.rows(curves)
+    if args.plot is not None:
+        convergence.plot(curves, args.plot, args.example)
+    return {"rows": rows, "curves": convergence.to_json(curves)}, machine.table(rows), False
 
 
 if __name__ == "__main__":

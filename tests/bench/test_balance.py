@@ -14,14 +14,14 @@ import pytest
 from hvdgrab.balance import pair_balance
 from hvdgrab.balance.reference import Audit
 from hvdgrab.bench import __main__ as cli
-from hvdgrab.bench import balance, balance_epoch, balance_rows, herding
-from hvdgrab.bench.balance_rows import Case
+from hvdgrab.bench import balance, herding
+from hvdgrab.bench.balance import Case
 from hvdgrab.bench.runs import BenchError
 
 
 @pytest.fixture(autouse=True)
 def _copy_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balance_rows, "COPY", 2**20)
+    monkeypatch.setattr(balance, "COPY", 2**20)
 
 
 HOST = ["reference", "numba", "torch"]
@@ -40,8 +40,8 @@ def test_a_row_for_every_backend_with_everything_it_is_read_with() -> None:
 
 
 def test_an_epoch_is_balanced_as_it_lies_and_from_payloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balance_epoch, "WINDOW", 64)
-    monkeypatch.setattr(balance_epoch, "SLICE", 24)
+    monkeypatch.setattr(balance, "WINDOW", 64)
+    monkeypatch.setattr(balance, "SLICE", 24)
     fp32, int8 = balance.measure("3x7x8", ["numba"], repeats=2)
     assert (fp32["payload"], int8["payload"]) == ("fp32", "int8")
     assert fp32["wrong"] == int8["wrong"] == 0
@@ -49,13 +49,13 @@ def test_an_epoch_is_balanced_as_it_lies_and_from_payloads(monkeypatch: pytest.M
 
 
 def test_windows_hold_every_payload_of_the_pool_once_before_any_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balance_epoch, "WINDOW", 32)
+    monkeypatch.setattr(balance, "WINDOW", 32)
     case = Case.parse("10x10x8")
-    pool = balance_epoch._pool(case)
-    assert len(pool) == balance_epoch.POOL * 4
-    windows = list(balance_epoch._windows(case, pool, seed=0))
+    pool = balance._pool(case)
+    assert len(pool) == balance.POOL * 4
+    windows = list(balance._windows(case, pool, seed=0))
     assert sum(map(len, windows)) == 100
-    first = np.concatenate(windows[: balance_epoch.POOL])
+    first = np.concatenate(windows[: balance.POOL])
     assert sorted(map(bytes, first)) == sorted(map(bytes, pool))
     assert len(set(map(bytes, pool))) == len(pool)
 
@@ -118,7 +118,7 @@ def test_extra_memory_is_seen() -> None:
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("Linux only")
     held: list[np.ndarray] = []
-    grown = balance_rows.extra_mib(lambda: held.append(np.ones(2**23)))
+    grown = balance.extra_mib(lambda: held.append(np.ones(2**23)))
     assert grown is not None
     assert grown == pytest.approx(64, abs=8)
 
