@@ -9,17 +9,17 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hvdgrab.comm.calibration import ChoosingCommunicator, calibrate
 from hvdgrab.comm.communicator import Communicator, SerialCommunicator, broadcast_bytes, gather_bytes
-from hvdgrab.comm.cuda import check as check_cuda
 from hvdgrab.comm.hierarchical import HierarchicalCommunicator
 from hvdgrab.comm.mpi import MPICommunicator
 from hvdgrab.comm.topology import Place, Topology, check_shared_memory, find_topology, this_place
 from hvdgrab.comm.window import NodeWindow, window_bytes
+from hvdgrab.config import CommunicationConfig
 from hvdgrab.errors import WorldError
 
 if TYPE_CHECKING:
@@ -31,28 +31,12 @@ SLOTS = 8
 _SMALLEST_SLOT, _LARGEST_SLOT, _SLOT_PER_RANK = 2**19, 2**24, 2**14
 
 
-class Settings(Protocol):
-    """What is asked for; `hvdgrab.config.CommunicationConfig` is one."""
-
-    @property
-    def algorithm(self) -> str:
-        """``auto``, ``flat`` or ``hierarchical``."""
-
-    @property
-    def node_size(self) -> int | None:
-        """Ranks of a node, instead of what MPI says."""
-
-    @property
-    def cuda_aware(self) -> bool:
-        """Whether MPI is to be given addresses on the GPU; see `hvdgrab.comm.cuda`."""
-
-
 def say(text: str) -> None:
     """On standard error; `open_communicator` calls it on rank 0."""
     print(f"hvdgrab: {text}", file=sys.stderr, flush=True)
 
 
-def open_communicator(parent: MPI.Intracomm, settings: Settings, tell: Callable[[str], None] = say) -> Communicator:
+def open_communicator(parent: MPI.Intracomm, settings: CommunicationConfig, tell: Callable[[str], None] = say) -> Communicator:
     """The communicator of a run; collective over ``parent``.
 
     Args:
@@ -66,8 +50,6 @@ def open_communicator(parent: MPI.Intracomm, settings: Settings, tell: Callable[
     if parent.Get_size() == 1:
         return SerialCommunicator()
     flat = MPICommunicator(parent)
-    if settings.cuda_aware:
-        check_cuda(parent)
     places = all_places(flat)
     chosen: Communicator
     if settings.algorithm == "flat":

@@ -155,4 +155,4 @@ class CommunicationConfig(BaseModel):
     """Ranks of a node, where MPI's own view of the nodes is not to be trusted."""
 
     cuda_aware: bool = False
-    """Give MPI addresses on the GPU; by default everything goes through the host."""
+    """Accepted for older files, without effect: payloads always go through the host."""
