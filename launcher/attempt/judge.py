@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass
 
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
-from launcher.host.files import as_text, read_object, release, replace_text
-from launcher.jobdir import stop
-from launcher.jobdir.marks import STARTER_GONE, SUPERVISOR_GONE, RankMark
-from launcher.jobdir.paths import AttemptPaths
+from launcher.jobdir.marks import RankMark
+from launcher.jobdir.stop import Stop
+from launcher.jobdir.words import (
+    CANCELLED,
+    FAILED,
+    FAILURE,
+    FINISHED,
+    GENTLE_CAUSES,
+    NOT_STARTED,
+    PREEMPTION,
+    STARTER_GONE,
+    SUCCEEDED,
+    SUPERVISOR_GONE,
+    TIME_LIMIT,
+)
 
-EXIT_CODES = {stop.TIME_LIMIT: 124, stop.PREEMPTION: 143}
+EXIT_CODES = {TIME_LIMIT: 124, PREEMPTION: 143}
 """Exit codes of attempts that were ended from outside: as timeout(1) has it, and as a shell has it after TERM; others have 1.
 What mpirun says then depends on which of its children was quicker."""
 
 EXIT_KILLED = 137
 """Exit code of ranks that were started and left none: only KILL keeps a wrapper from noting it."""
 
-SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
-FINISHED, NOT_STARTED = "finished", "not_started"
-CAUSES = (FINISHED, stop.FAILURE, stop.HANG, stop.LOST_NODE, stop.PREEMPTION, stop.TIME_LIMIT, stop.CANCELLED, NOT_STARTED)
 
 
 @dataclass(frozen=True)
@@ -35,67 +42,17 @@ class Outcome:
     reason: str | None = None
     first_failing: RankMark | None = None
     """The rank whose end was the cause."""
-    cause: str = stop.FAILURE
-    """One of `CAUSES`."""
+    cause: str = FAILURE
+    """One of `launcher.jobdir.words.END_CAUSES`."""
     bad_hosts: tuple[str, ...] = ()
     """Hosts to blame, as the ranks' marks name them."""
-
-
-@dataclass(frozen=True)
-class AttemptEnd:
-    """How an attempt ended: the content of its ``end.json``."""
-
-    attempt: int
-    state: str
-    """succeeded, failed or cancelled."""
-    cause: str
-    """One of `CAUSES`."""
-    exit_code: int
-    reason: str | None = None
-    """In words."""
-    first_failing_rank: int | None = None
-    hosts: tuple[str, ...] = ()
-    """Hosts that were used, as the spec names them."""
-    bad_hosts: tuple[str, ...] = ()
-    """Those to blame."""
-    progressed: bool = False
-    """Whether the training showed any progress."""
-    started: float = 0.0
-    """Unix time, seconds."""
-    ended: float = 0.0
-    seconds: float = 0.0
-    """Wall clock between the two."""
-    remaining: tuple[str, ...] = field(default=())
-    """Processes that could not be ended, ``host:pid``, and hosts that could not be asked."""
-
-    def write(self, attempt: AttemptPaths) -> None:
-        """Write ``end.json`` in one step.
-
-        Raises:
-            OSError: where it cannot be written.
-        """
-        replace_text(attempt.end, as_text(asdict(self)), durable=True)
-        release(attempt.root)
-
-    @classmethod
-    def read(cls, attempt: AttemptPaths) -> AttemptEnd | None:
-        """The end of an attempt; None while it has none."""
-        data = read_object(attempt.end)
-        if data is None:
-            return None
-        known = {item.name: data[item.name] for item in fields(cls) if item.name in data}
-        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-        try:
-            return cls(**values)
-        except TypeError:
-            return None
 
 
 def judge(
     marks: Sequence[RankMark | None],
     backend_code: int,
     *,
-    stopped: stop.Stop | None = None,
+    stopped: Stop | None = None,
     finished: bool | None = None,
     refused: str | None = None,
 ) -> Outcome:
@@ -115,10 +72,10 @@ def judge(
     """
     unfinished = [rank for rank, mark in enumerate(marks) if mark is None or mark.exit_code is None]
     failing = first_failing(marks)
-    if stopped is None or stopped.cause == stop.FAILURE:
+    if stopped is None or stopped.cause == FAILURE:
         stopped = _stopped_by_wrapper(marks)
     if not unfinished and failing is None and backend_code == 0:
-        saved = stopped is not None and stopped.cause in stop.GENTLE and any(mark is not None and mark.stopped for mark in marks)
+        saved = stopped is not None and stopped.cause in GENTLE_CAUSES and any(_stopped(mark) for mark in marks)
         if finished or (finished is None and not saved):
             return Outcome(SUCCEEDED, EXIT_OK, cause=FINISHED)
         if stopped is None:
@@ -128,10 +85,10 @@ def judge(
     return _failed(marks, failing, unfinished, backend_code, refused)
 
 
-def _requested(request: stop.Stop, failing: RankMark | None) -> Outcome:
+def _requested(request: Stop, failing: RankMark | None) -> Outcome:
     """The verdict on an attempt that did not end by itself."""
-    if request.cause == stop.CANCELLED:
-        return Outcome(CANCELLED, EXIT_INTERRUPTED, request.reason or "cancelled; all ranks were stopped", cause=stop.CANCELLED)
+    if request.cause == CANCELLED:
+        return Outcome(CANCELLED, EXIT_INTERRUPTED, request.reason or "cancelled; all ranks were stopped", cause=CANCELLED)
     if failing is not None and not failing.stopped and failing.ended is not None and failing.ended < request.time:
         return Outcome(FAILED, failing.exit_code or EXIT_FAILED, _rank_reason(failing), failing)
     reason = request.reason or f"stopped: {request.cause.replace('_', ' ')}"
@@ -139,12 +96,12 @@ def _requested(request: stop.Stop, failing: RankMark | None) -> Outcome:
     return Outcome(FAILED, code, reason, cause=request.cause, bad_hosts=request.bad_hosts)
 
 
-def _stopped_by_wrapper(marks: Sequence[RankMark | None]) -> stop.Stop | None:
+def _stopped_by_wrapper(marks: Sequence[RankMark | None]) -> Stop | None:
     """What made the wrappers stop their ranks by themselves, where nothing failed before."""
-    over = any(mark is not None and mark.stop_cause == stop.TIME_LIMIT for mark in marks)
+    over = any(mark is not None and mark.stop_cause == TIME_LIMIT for mark in marks)
     if not over or any(mark is not None and mark.failed and not mark.stopped for mark in marks):
         return None
-    return stop.Stop(stop.TIME_LIMIT, "the ranks themselves", "the time limit was reached")
+    return Stop(TIME_LIMIT, "the ranks themselves", "the time limit was reached")
 
 
 def _failed(
@@ -164,7 +121,7 @@ def _failed(
         reason = _unfinished_reason(marks, lost or unfinished, backend_code, refused)
         killed = any(marks[rank] is not None for rank in lost or unfinished)
         code = EXIT_KILLED if killed else backend_code or EXIT_FAILED
-        return Outcome(FAILED, code, reason, cause=NOT_STARTED if never else stop.FAILURE)
+        return Outcome(FAILED, code, reason, cause=NOT_STARTED if never else FAILURE)
     return Outcome(FAILED, backend_code, f"every rank ended with 0, but what started them ended with {backend_code}")
 
 

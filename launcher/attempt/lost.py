@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from launcher.attempt.watch import lost_hosts, spec_names
 from launcher.host.identity import node_name
-from launcher.jobdir import stop
-from launcher.jobdir.marks import STARTER_GONE, RankMark
+from launcher.jobdir import words
+from launcher.jobdir.marks import RankMark
+from launcher.jobdir.stop import Stop
 
 
-def lost_node(marks: Sequence[RankMark | None], names: Mapping[str, str], unknown: Sequence[str]) -> stop.Stop | None:
+def lost_node(marks: Sequence[RankMark | None], names: Mapping[str, str], unknown: Sequence[str]) -> Stop | None:
     """Why what had started the ranks ended by itself, where a host was lost; None where none was.
 
     Args:
@@ -22,10 +23,10 @@ def lost_node(marks: Sequence[RankMark | None], names: Mapping[str, str], unknow
         return None
     known = [mark for mark in marks if mark is not None]
     away = {names[host] for host in unknown}
-    cut_off = {mark.rank for mark in known if mark.stop_cause == STARTER_GONE and mark.host != node_name()}
+    cut_off = {mark.rank for mark in known if mark.stop_cause == words.STARTER_GONE and mark.host != node_name()}
     silent = cut_off | {mark.rank for mark in known if mark.exit_code is None and mark.host in away}
     lost = lost_hosts(known, silent, node_name())
     if not lost:
         return None
     shown = ", ".join(spec_names(lost, names))
-    return stop.Stop(stop.LOST_NODE, "the supervisor", f"the connection to {shown} was lost", bad_hosts=lost)
+    return Stop(words.LOST_NODE, "the supervisor", f"the connection to {shown} was lost", bad_hosts=lost)

@@ -12,18 +12,28 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from launcher.host.text import counted
-from launcher.jobdir.words import CANCELLED, FAILED, SUCCEEDED
+from launcher.jobdir.words import (
+    CANCELLED,
+    FAILED,
+    FAILURE,
+    HANG,
+    LOST_NODE,
+    NOT_STARTED,
+    PREEMPTION,
+    SUCCEEDED,
+    TIME_LIMIT,
+)
 
 if TYPE_CHECKING:
-    from launcher.attempt.judge import AttemptEnd
+    from launcher.jobdir.end import AttemptEnd
 
 UNLIMITED = "unlimited"
 DEFAULTS: Mapping[str, Any] = {
-    "failure": 0,
-    "hang": 0,
-    "lost_node": 0,
-    "preemption": UNLIMITED,
-    "time_limit": 0,
+    FAILURE: 0,
+    HANG: 0,
+    LOST_NODE: 0,
+    PREEMPTION: UNLIMITED,
+    TIME_LIMIT: 0,
     "backoff": 10.0,
     "backoff_factor": 2.0,
     "backoff_most": 600.0,
@@ -35,13 +45,13 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """What holds where the plan says nothing; see ``restart:`` in the spec."""
 _WORDS = {
-    "failure": "failed",
-    "hang": "hung",
-    "lost_node": "lost a node",
-    "preemption": "was preempted",
-    "time_limit": "reached its time limit",
+    FAILURE: "failed",
+    HANG: "hung",
+    LOST_NODE: "lost a node",
+    PREEMPTION: "was preempted",
+    TIME_LIMIT: "reached its time limit",
 }
-_OUTSIDE = ("preemption", "lost_node")
+_OUTSIDE = (PREEMPTION, LOST_NODE)
 """Causes that say nothing about the training: they do not count for the verdict that it makes no progress."""
 
 
@@ -93,9 +103,9 @@ def decide(restart: Mapping[str, Any], ends: Sequence[AttemptEnd], now: float, r
 
 def budget_of(end: AttemptEnd) -> str:
     """The setting that says how often such an end may be followed by another attempt."""
-    if end.cause == "not_started":
-        return "lost_node" if end.bad_hosts else "failure"
-    return end.cause if end.cause in _WORDS else "failure"
+    if end.cause == NOT_STARTED:
+        return LOST_NODE if end.bad_hosts else FAILURE
+    return end.cause if end.cause in _WORDS else FAILURE
 
 
 def _against_another(settings: Mapping[str, Any], ends: Sequence[AttemptEnd]) -> str | None:
@@ -103,7 +113,7 @@ def _against_another(settings: Mapping[str, Any], ends: Sequence[AttemptEnd]) ->
     last = ends[-1]
     cause = budget_of(last)
     why = last.reason or f"attempt {last.attempt} {_WORDS[cause]}"
-    if cause == "failure" and last.exit_code in settings["permanent_exit_codes"]:
+    if cause == FAILURE and last.exit_code in settings["permanent_exit_codes"]:
         return f"{why}; code {last.exit_code} is in restart.permanent_exit_codes, so no other attempt is made"
     budget = settings[cause]
     spent = sum(budget_of(end) == cause for end in ends)
@@ -147,7 +157,7 @@ def excluded(settings: Mapping[str, Any], ends: Sequence[AttemptEnd], at: float)
     hosts: set[str] = set()
     for end in ends:
         fast = end.seconds < settings["fast_failure"] and not end.progressed
-        to_blame = budget_of(end) == "lost_node" or (fast and budget_of(end) in ("failure", "hang"))
+        to_blame = budget_of(end) == LOST_NODE or (fast and budget_of(end) in (FAILURE, HANG))
         if to_blame and at < end.ended + settings["exclude_node_for"]:
             hosts.update(end.bad_hosts)
     return tuple(sorted(hosts))

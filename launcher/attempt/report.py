@@ -12,9 +12,9 @@ import time
 from typing import IO
 
 from launcher.attempt.backends.process import starting_environment
-from launcher.attempt.judge import AttemptEnd
 from launcher.attempt.policy import Final, decide
 from launcher.host.signals import SignalBox
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from launcher.attempt.backends.base import Backend
 from launcher.attempt.rank.keeper import GRACE, GRACE_VARIABLE, seconds_of
 from launcher.attempt.view import View
-from launcher.jobdir import stop
+from launcher.jobdir import words
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import AttemptPaths
 from launcher.jobdir.plan import Plan
+from launcher.jobdir.stop import Stop
 
 STOP_MARGIN = 3.0
 """Seconds that the backend has more than the wrappers, between being asked to stop and KILL."""
@@ -40,7 +41,7 @@ class Stopper:
         self._kill_at: float | None = None
         self.grace = seconds_of(os.environ.get(GRACE_VARIABLE), GRACE)
         """Seconds between TERM and KILL for the ranks."""
-        self.request: stop.Stop | None = None
+        self.request: Stop | None = None
         """Why the attempt is being ended; None while it is not."""
         self.backend_hung = False
         """Whether the backend had to be ended although all ranks had ended well."""
@@ -56,29 +57,29 @@ class Stopper:
             elif self._attempt.job.cancel.exists():
                 self._terminate_at = min(self._terminate_at or 0.0, time.monotonic())
 
-    def _cause_of_signal(self, number: int) -> stop.Stop:
-        written = stop.Stop.read(self._attempt)
+    def _cause_of_signal(self, number: int) -> Stop:
+        written = Stop.read(self._attempt)
         if written is not None:
             return written
         name = signal.Signals(number).name
         if self._interactive:
-            return stop.Stop(stop.CANCELLED, name, "interrupted; all ranks were stopped")
+            return Stop(words.CANCELLED, name, "interrupted; all ranks were stopped")
         if self._attempt.job.cancel.exists():
-            return stop.Stop(stop.CANCELLED, name)
-        return stop.Stop(stop.PREEMPTION, name, f"{name} ended the attempt from outside")
+            return Stop(words.CANCELLED, name)
+        return Stop(words.PREEMPTION, name, f"{name} ended the attempt from outside")
 
     def look(self) -> None:
         """Look for requests in the job directory."""
         if self.request is None and self._attempt.job.cancel.exists():
-            self.ask(stop.Stop(stop.CANCELLED, "the request in the job directory"))
-        elif self.request is None and (written := stop.Stop.read(self._attempt)) is not None:
+            self.ask(Stop(words.CANCELLED, "the request in the job directory"))
+        elif self.request is None and (written := Stop.read(self._attempt)) is not None:
             self.ask(written)
 
-    def ask(self, wanted: stop.Stop) -> None:
+    def ask(self, wanted: Stop) -> None:
         """Stop the attempt: ranks that can save their state get the time for it, where the cause leaves any."""
         self.request = wanted.write(self._attempt)
         now = time.monotonic()
-        gentle = self.request.cause == stop.PREEMPTION and self._plan.checkpoint_signal is not None
+        gentle = self.request.cause == words.PREEMPTION and self._plan.checkpoint_signal is not None
         self._terminate_at = now + self._plan.before_limit if gentle else now
         once_more = "; once more to stop waiting for them" if self._interactive else ""
         self._view.stopping(f"{self.request.reason or self.request.cause.replace('_', ' ')}: stopping all ranks{once_more}")
@@ -101,7 +102,7 @@ class Stopper:
                 backend.terminate()
                 self._kill_at = now + self.grace + STOP_MARGIN
         elif self._failed_at is not None and now >= self._failed_at + FAILURE_GRACE:
-            self.ask(stop.Stop(stop.FAILURE, "the supervisor", "a rank has failed and the others wait for it"))
+            self.ask(Stop(words.FAILURE, "the supervisor", "a rank has failed and the others wait for it"))
         elif self._ended_at is not None and now >= self._ended_at + ENDED_GRACE:
             self.backend_hung = True
             warn("all ranks have ended well, but what had started them does not end: it is being ended")

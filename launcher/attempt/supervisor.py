@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from launcher.attempt import remote, remote_shell
 from launcher.attempt.backends import build_backend
-from launcher.attempt.judge import CANCELLED, FAILED, NOT_STARTED, AttemptEnd, Outcome, judge
+from launcher.attempt.judge import Outcome, judge
 from launcher.attempt.lost import lost_node
 from launcher.attempt.reasons import with_exception
 from launcher.attempt.stopping import Stopper
@@ -26,12 +26,14 @@ from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, BackendError
 from launcher.host.files import replace_text
 from launcher.host.identity import node_name
 from launcher.host.signals import SignalBox
-from launcher.jobdir import claim, stop
+from launcher.jobdir import claim, words
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.marks import RankMark, read_marks
 from launcher.jobdir.metrics import MetricsFollower
 from launcher.jobdir.paths import AttemptPaths, JobPaths
 from launcher.jobdir.plan import Plan
+from launcher.jobdir.stop import Stop
 
 __all__ = ["AlreadyClaimedError", "AttemptRun", "SilentView", "View", "place"]
 
@@ -113,10 +115,11 @@ class AttemptRun:
         try:
             outcome = self._start_and_wait(signals)
         except BackendError as error:
-            outcome = Outcome(FAILED, EXIT_FAILED, str(error), cause=NOT_STARTED)
+            outcome = Outcome(words.FAILED, EXIT_FAILED, str(error), cause=words.NOT_STARTED)
         except OSError as error:
             where = error.filename or self._job.root
-            outcome = Outcome(FAILED, EXIT_FAILED, f"it could not be started: {where}: {error.strerror}", cause=NOT_STARTED)
+            reason = f"it could not be started: {where}: {error.strerror}"
+            outcome = Outcome(words.FAILED, EXIT_FAILED, reason, cause=words.NOT_STARTED)
         end = self._end(outcome)
         try:
             end.write(self._paths)
@@ -132,7 +135,7 @@ class AttemptRun:
         self._stopper.obey(signals.take())
         self._stopper.look()
         if (request := self._stopper.request) is not None:
-            return Outcome(CANCELLED, EXIT_INTERRUPTED, "stopped before a rank was started", cause=request.cause)
+            return Outcome(words.CANCELLED, EXIT_INTERRUPTED, "stopped before a rank was started", cause=request.cause)
         if unfit is not None:
             return unfit
         pid = self._backend.start(self._plan, self._paths)
@@ -154,9 +157,9 @@ class AttemptRun:
             return None
         away = all(fault.unreachable for fault in self._hosts.faults)
         bad = tuple(dict.fromkeys(fault.host for fault in self._hosts.faults))
-        cause = stop.LOST_NODE if away else NOT_STARTED
+        cause = words.LOST_NODE if away else words.NOT_STARTED
         reason = f"ranks cannot be started on these hosts:\n{self._hosts.table()}"
-        return Outcome(FAILED, EXIT_FAILED, reason, cause=cause, bad_hosts=bad)
+        return Outcome(words.FAILED, EXIT_FAILED, reason, cause=cause, bad_hosts=bad)
 
     def _pending(self, signals: SignalBox) -> bool:
         self._stopper.obey(signals.take())
@@ -215,7 +218,7 @@ class AttemptRun:
         why = refused(self._paths, self._backend.output.last if self._backend.output else b"") if missing else None
         return judge(marks, 0 if self._stopper.backend_hung else code, stopped=request, finished=finished, refused=why)
 
-    def _from_outside(self, marks: list[RankMark | None], unknown: list[str]) -> stop.Stop | None:
+    def _from_outside(self, marks: list[RankMark | None], unknown: list[str]) -> Stop | None:
         """What ended the ranks although nobody had asked for it; inside a scheduler's job more is known."""
         return lost_node(marks, self._hosts.names, unknown)
 

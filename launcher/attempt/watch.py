@@ -12,11 +12,12 @@ from pathlib import Path
 
 from launcher.attempt.rank.keeper import HEARTBEAT, HEARTBEAT_VARIABLE, seconds_of
 from launcher.host.clock import Unchanged
-from launcher.jobdir import stop
+from launcher.jobdir import words
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.metrics import duration
 from launcher.jobdir.paths import AttemptPaths
 from launcher.jobdir.plan import Plan
+from launcher.jobdir.stop import Stop
 
 MISSED_BEATS = 12
 """Heartbeats that a rank may miss: a minute by default, as long as some file systems take to show a change."""
@@ -44,7 +45,7 @@ class Watch:
         self.progressed = False
         """Whether the training has shown any progress in this attempt."""
 
-    def look(self, now: float, marks: Sequence[RankMark | None]) -> stop.Stop | None:
+    def look(self, now: float, marks: Sequence[RankMark | None]) -> Stop | None:
         """Why the attempt must be stopped, or None."""
         gap = now - self._last
         self._observed += min(gap, LONGEST_GAP)
@@ -63,24 +64,24 @@ class Watch:
     def _progress_stamp(self) -> Stamp:
         return (*_changed(self._attempt.progress), *_changed(self._attempt.job.metrics))
 
-    def _over_time(self, now: float) -> stop.Stop | None:
+    def _over_time(self, now: float) -> Stop | None:
         limit = self._plan.time_limit
         if limit is None or now - self._begun < limit:
             return None
-        return stop.Stop(stop.TIME_LIMIT, "the supervisor", f"the time limit of {duration(limit)} was reached")
+        return Stop(words.TIME_LIMIT, "the supervisor", f"the time limit of {duration(limit)} was reached")
 
-    def _not_started(self, now: float, marks: Sequence[RankMark | None]) -> stop.Stop | None:
+    def _not_started(self, now: float, marks: Sequence[RankMark | None]) -> Stop | None:
         if any(marks) or now - self._begun < START_SECONDS:
             return None
-        return stop.Stop("not_started", "the supervisor", f"no rank was started within {duration(START_SECONDS)}")
+        return Stop(words.NOT_STARTED, "the supervisor", f"no rank was started within {duration(START_SECONDS)}")
 
-    def _no_progress(self, now: float) -> stop.Stop | None:
+    def _no_progress(self, now: float) -> Stop | None:
         after = self._plan.hang_after
         if after is None or now - self._moved < after:
             return None
-        return stop.Stop(stop.HANG, "the supervisor", f"no progress of the training for {duration(after)}")
+        return Stop(words.HANG, "the supervisor", f"no progress of the training for {duration(after)}")
 
-    def _silent(self, marks: Sequence[RankMark | None]) -> stop.Stop | None:
+    def _silent(self, marks: Sequence[RankMark | None]) -> Stop | None:
         running = [mark for mark in marks if mark is not None and mark.exit_code is None]
         silent = [mark for mark in running if self._silent_for(mark) > self._silence]
         if not silent:
@@ -89,10 +90,10 @@ class Watch:
         if lost:
             names = ", ".join(lost)
             reason = f"no sign of life from {names} for {duration(self._silence)}"
-            return stop.Stop(stop.LOST_NODE, "the supervisor", reason, bad_hosts=lost)
+            return Stop(words.LOST_NODE, "the supervisor", reason, bad_hosts=lost)
         first = silent[0]
         reason = f"rank {first.rank} on {first.host} has shown no sign of life for {duration(self._silence)}"
-        return stop.Stop(stop.HANG, "the supervisor", reason, bad_hosts=(first.host,))
+        return Stop(words.HANG, "the supervisor", reason, bad_hosts=(first.host,))
 
     def _silent_for(self, mark: RankMark) -> float:
         """How long its mark has not changed; a mark that is not there any more says nothing."""

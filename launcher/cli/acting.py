@@ -21,7 +21,7 @@ from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError, UsageError
 from launcher.host.identity import alive
 from launcher.jobdir.claim import Claim
 from launcher.jobdir.paths import JobPaths
-from launcher.jobdir.words import WAITING
+from launcher.jobdir.words import CANCELLED, FAILED, UNKNOWN, WAITING
 
 EXIT_TIMEOUT = 124
 """`wait --timeout` ran out, as timeout(1) has it."""
@@ -97,7 +97,7 @@ def _until(client: Client, job: Listed, deadline: float | None) -> Listed:
     known = time.monotonic()
     while True:
         view, now = directory_view(paths), time.monotonic()
-        known = known if view.state == "unknown" else now
+        known = known if view.state == UNKNOWN else now
         if view.final or now > known + UNKNOWN_SECONDS or (deadline is not None and now >= deadline):
             return Listed(view, False)
         time.sleep(POLL_SECONDS)
@@ -134,7 +134,7 @@ def retry(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
     if foreground:
         raise UsageError(f"{foreground[0]} ran in the foreground: start it again from {jobs[0].view.dir}/spec.yaml")
     if len(jobs) > 1:  # of a group, those that succeeded or still run need no other try
-        jobs = [job for job in jobs if job.view.state in ("failed", "cancelled")]
+        jobs = [job for job in jobs if job.view.state in (FAILED, CANCELLED)]
     if not jobs:
         raise UsageError("none of these jobs has failed or was cancelled")
     views, faults = _retry_all(client, jobs)

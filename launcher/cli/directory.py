@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from launcher.attempt.judge import EXIT_KILLED, FAILED, SUCCEEDED, AttemptEnd, judge
+from launcher.attempt.judge import EXIT_KILLED, judge
 from launcher.attempt.lifeline import SILENCE
 from launcher.attempt.sweep import carries
 from launcher.errors import EXIT_FAILED
 from launcher.host.identity import node_name
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import Fate
 from launcher.jobdir.marks import RankMark, read_marks
 from launcher.jobdir.paths import AttemptPaths, JobPaths
 from launcher.jobdir.stop import Stop
-from launcher.jobdir.words import UNKNOWN
+from launcher.jobdir.words import FAILED, SUCCEEDED, UNKNOWN
 
 
 def fate(job: JobPaths, ranks: int, pid: int, now: float) -> Fate:

@@ -18,6 +18,7 @@ from launcher.errors import UnreachableError, UsageError
 from launcher.jobdir.events import read_events
 from launcher.jobdir.metrics import duration
 from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.words import LIVE
 
 POLL_SECONDS = 0.5
 _HIDDEN = ("time", "event", "argv", "pid_started", "processes")
@@ -70,7 +71,7 @@ def _follow(job: Listed) -> None:
 
 def _has_ended(job: Listed) -> bool:
     if not job.kept:
-        return directory_view(JobPaths(Path(job.view.dir))).state not in ("starting", "running")
+        return directory_view(JobPaths(Path(job.view.dir))).state not in LIVE
     return has_ended(job.view)
 
 

@@ -11,14 +11,16 @@ import time
 from dataclasses import dataclass
 
 from launcher.attempt import policy
-from launcher.attempt.judge import CANCELLED, FAILED, NOT_STARTED, AttemptEnd, Outcome
+from launcher.attempt.judge import Outcome
 from launcher.attempt.supervisor import View, place
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, PlanError
 from launcher.host.signals import SignalBox
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.marks import read_mark
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
+from launcher.jobdir.words import CANCELLED, FAILED, NOT_STARTED
 from launcher.plan.planning import next_attempt
 from launcher.plan.prepare import Prepared, write
 from launcher.slurm.salloc import build_run

@@ -12,6 +12,7 @@ from launcher.cli.texts import end_lines, state_text, waiting_text
 from launcher.daemon.http.client import JobView
 from launcher.jobdir.metrics import MetricsFollower, duration
 from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.words import FAILED, QUEUED, RESTARTING, RUNNING, STARTING, UNKNOWN
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 SPARE_LINES = 6
 """Lines of the terminal that the table leaves free."""
 
-_URGENCY = {state: place for place, state in enumerate(("failed", "running", "starting", "restarting", "unknown", "queued"))}
+_URGENCY = {state: place for place, state in enumerate((FAILED, RUNNING, STARTING, RESTARTING, UNKNOWN, QUEUED))}
 
 
 class Progress:

@@ -15,6 +15,7 @@ from launcher.daemon.http.client import Client, JobView
 from launcher.errors import LauncherError, UsageError
 from launcher.jobdir.logs import SEPARATOR
 from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.words import LIVE
 
 POLL_SECONDS = 0.25
 STATE_SECONDS = 1.0
@@ -83,7 +84,7 @@ def _ended(job: Listed) -> Callable[[], bool]:
     """A question that is asked again and again: whether nothing more will be written."""
     if not job.kept:
         paths = JobPaths(Path(job.view.dir))
-        return lambda: directory_view(paths).state not in ("starting", "running")
+        return lambda: directory_view(paths).state not in LIVE
     state = {"asked": 0.0, "ended": job.view.final}
 
     def ask() -> bool:

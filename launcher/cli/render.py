@@ -12,6 +12,7 @@ from launcher.jobdir.marks import RankMark
 from launcher.jobdir.metrics import duration
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
+from launcher.jobdir.words import FAILED
 from launcher.slurm.script import script
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _joined(argv: tuple[str, ...]) -> str:
 def result_text(finished: Finished) -> str:
     """The end of a job; where it failed, the first failing rank's last lines come first."""
     outcome, plan = finished.outcome, finished.plan
-    lines = failure_lines(finished.job, outcome.first_failing) if outcome.state == "failed" else []
+    lines = failure_lines(finished.job, outcome.first_failing) if outcome.state == FAILED else []
     lines.append(f"{plan.job_id}: {outcome.state} after {duration(finished.seconds)}, exit code {outcome.exit_code}")
     if outcome.reason:
         lines.append(f"reason: {printable(outcome.reason)}")

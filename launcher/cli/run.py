@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from launcher.cli import render
 from launcher.cli.guard import warn_of
 from launcher.errors import EXIT_OK, UsageError
+from launcher.jobdir.words import CANCELLED
 from launcher.plan.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def foreground(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_
     finished = []
     for job in jobs:
         finished.append(_run(job, as_json=as_json))
-        if finished[-1].outcome.state == "cancelled":
+        if finished[-1].outcome.state == CANCELLED:
             break
     if as_json:
         documents = [render.result_json(one) for one in finished]

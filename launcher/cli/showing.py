@@ -8,20 +8,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from launcher.attempt.judge import AttemptEnd, first_failing
+from launcher.attempt.judge import first_failing
 from launcher.cli import listing, render
 from launcher.cli.book import Listed, open_book
 from launcher.cli.table import facts
 from launcher.cli.terminal import printable
 from launcher.cli.texts import moment, next_commands, waiting_text
 from launcher.daemon.http.client import JobView
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import read_events
 from launcher.jobdir.marks import RankMark, read_marks
 from launcher.jobdir.metrics import MetricsFollower, duration
 from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.words import FAILED, RESTARTING, SUCCEEDED, UNKNOWN
 from launcher.slurm.naming import job_of
 
-FAILED = ("failed", "unknown", "restarting")
+EXPLAINED = (FAILED, UNKNOWN, RESTARTING)
 """States in which the failing rank's last lines are of interest."""
 MOST_WARNINGS = 5
 NODES_SHOWN = 8
@@ -87,7 +89,7 @@ def job_lines(view: JobView) -> list[str]:
         ("report", report_text(view)),
     ]
     lines = [*facts(pairs), *_attempt_lines(paths), *warnings_of(paths)]
-    if view.state in FAILED:
+    if view.state in EXPLAINED:
         lines += render.failure_lines(paths, first_failing(last_marks(view)))
     return lines
 
@@ -138,7 +140,7 @@ def _attempt_lines(paths: JobPaths) -> list[str]:
 def _end_text(end: AttemptEnd) -> str:
     hosts = f" on {', '.join(end.hosts)}" if end.hosts else ""
     reason = f": {printable(end.reason)}" if end.reason else ""
-    progress = "" if end.progressed or end.state == "succeeded" else ", without progress"
+    progress = "" if end.progressed or end.state == SUCCEEDED else ", without progress"
     return f"{end.state} after {duration(end.seconds)}{hosts}, exit code {end.exit_code}{progress}{reason}"
 
 

@@ -19,6 +19,7 @@ from launcher.cli.texts import end_lines, next_commands
 from launcher.daemon.http.client import Client, JobView
 from launcher.errors import EXIT_INTERRUPTED, EXIT_OK, LauncherError, UsageError
 from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.words import CANCELLED, FAILED, RUNNING, SUCCEEDED
 from launcher.plan.prepare import Prepared, hand_over_all, prepare
 
 
@@ -142,7 +143,7 @@ def _say_end(views: Sequence[JobView], stream: TextIO) -> None:
     """The end of a job, or of the first that failed of a group; its last lines come before."""
     from launcher.cli.showing import last_marks
 
-    failed = sorted((view for view in views if view.state == "failed"), key=lambda view: view.finished or 0.0)
+    failed = sorted((view for view in views if view.state == FAILED), key=lambda view: view.finished or 0.0)
     if failed:
         lines = render.failure_lines(JobPaths(Path(failed[0].dir)), first_failing(last_marks(failed[0])))
         print("\n".join(lines), file=stream, end="\n" if lines else "")
@@ -160,11 +161,11 @@ def document(views: Sequence[JobView]) -> dict[str, Any]:
         return _one(views[0])
     final = all(view.final for view in views)
     code = exit_code(views) if final else None
-    worst = next((state for state in ("failed", "cancelled") if any(view.state == state for view in views)), "succeeded")
+    worst = next((state for state in (FAILED, CANCELLED) if any(view.state == state for view in views)), SUCCEEDED)
     return {
         "id": views[0].group,
         "name": name_of(views[0].group) or views[0].group,
-        "state": worst if final else "running",
+        "state": worst if final else RUNNING,
         "exit_code": code,
         "dir": str(Path(views[0].dir).parent),
         "jobs": [_one(view) for view in views],
@@ -174,7 +175,7 @@ def document(views: Sequence[JobView]) -> dict[str, Any]:
 def _one(view: JobView) -> dict[str, Any]:
     from launcher.cli.showing import last_marks
 
-    failing = first_failing(last_marks(view)) if view.state == "failed" else None
+    failing = first_failing(last_marks(view)) if view.state == FAILED else None
     report = JobPaths(Path(view.dir)).report
     return {
         **view.to_json(),

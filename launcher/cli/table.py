@@ -6,14 +6,16 @@ import os
 from collections.abc import Sequence
 from typing import TextIO
 
+from launcher.jobdir.words import CANCELLED, FAILED, RESTARTING, RUNNING, STARTING, SUCCEEDED, UNKNOWN
+
 _COLOURS = {
-    "succeeded": "32",
-    "failed": "31",
-    "cancelled": "33",
-    "unknown": "35",
-    "running": "36",
-    "starting": "36",
-    "restarting": "33",
+    SUCCEEDED: "32",
+    FAILED: "31",
+    CANCELLED: "33",
+    UNKNOWN: "35",
+    RUNNING: "36",
+    STARTING: "36",
+    RESTARTING: "33",
 }
 
 

@@ -11,6 +11,7 @@ from launcher.daemon.http.client import JobView
 from launcher.jobdir.metrics import Epoch, MetricsFollower
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
+from launcher.jobdir.words import LIVE, STARTING
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -76,7 +77,7 @@ class TerminalView:
             transient=True,
         )
         self._task: TaskID = self._progress.add_task("starting", total=None)
-        self._state = "starting"
+        self._state = STARTING
 
     def started(self, plan: Plan) -> None:
         """Print the heading and show the bar."""
@@ -100,14 +101,14 @@ class TerminalView:
         for epoch in epochs:
             self._console.print(epoch.text(None))
         newest = metrics.latest
-        if newest is None or self._state not in ("starting", "running"):
+        if newest is None or self._state not in LIVE:
             self._progress.update(self._task, description=self._words())
         else:
             text = newest.text(metrics.time_left())
             self._progress.update(self._task, total=newest.total, completed=newest.number, description=text)
 
     def _words(self) -> str:
-        if self._state not in ("starting", "running"):
+        if self._state not in LIVE:
             return self._state
         lines = tail(self._job.rank_log(0), 1)
         return f"rank 0: {lines[0][:LAST_LINE_WIDTH]}" if lines else "starting the ranks"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.attempt import remote
-from launcher.attempt.judge import AttemptEnd, judge
+from launcher.attempt.judge import judge
 from launcher.attempt.policy import Final, Verdict, decide
 from launcher.attempt.starter import Gone
 from launcher.attempt.sweep import sweep
@@ -21,17 +21,30 @@ from launcher.daemon.record.rows import Job
 from launcher.daemon.requeued import by_scheduler, catch_up, corrected
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, UsageError
 from launcher.host.files import obstacle
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import read_events
 from launcher.jobdir.marks import read_marks
 from launcher.jobdir.paths import AttemptPaths, JobPaths
 from launcher.jobdir.plan import Plan
-from launcher.jobdir.stop import LOST_NODE, Stop
-from launcher.jobdir.words import CANCELLED, FAILED, RESTARTING, WAITING
+from launcher.jobdir.stop import Stop
+from launcher.jobdir.words import (
+    CANCELLED,
+    FAILED,
+    FAILURE,
+    FINISHED,
+    HANG,
+    LOST_NODE,
+    NOT_STARTED,
+    PREEMPTION,
+    RESTARTING,
+    TIME_LIMIT,
+    WAITING,
+)
 
 SWEEP_GRACE = 3.0
 """Seconds between TERM and KILL for what a lost supervisor left behind."""
 
-OWN_ENDS = ("finished", "failure", "hang", "time_limit")
+OWN_ENDS = (FINISHED, FAILURE, HANG, TIME_LIMIT)
 """Causes that hold although the job's end was asked for meanwhile: it had come to its end by itself."""
 Sweep = Callable[[str, float], tuple[int, list[int]]]
 
@@ -57,14 +70,14 @@ class Ending:
         """Note an attempt that could not be started; ``final`` where another would not either."""
         log.warning("%s: attempt %d was not started: %s", job.id, job.attempt, reason)
         now = self._context.clock.wall()
-        end = AttemptEnd(job.attempt, FAILED, "not_started", EXIT_FAILED, reason, started=now, ended=now)
+        end = AttemptEnd(job.attempt, FAILED, NOT_STARTED, EXIT_FAILED, reason, started=now, ended=now)
         self._context.note(job, "attempt-end", **asdict(end))
         self._note_end(job, end, Final(FAILED, EXIT_FAILED, reason) if final else None)
 
     def finish_cancelled(self, job: Job, reason: str = "cancelled before it started") -> None:
         """Note the end of an attempt that was cancelled, and of which nothing lives, as far as can be known."""
         now = self._context.clock.wall()
-        self._note_end(job, AttemptEnd(job.attempt, CANCELLED, "cancelled", EXIT_INTERRUPTED, reason, started=now, ended=now))
+        self._note_end(job, AttemptEnd(job.attempt, CANCELLED, CANCELLED, EXIT_INTERRUPTED, reason, started=now, ended=now))
 
     def cancel_waiting(self, job: Job) -> None:
         """Note the end of a waiting job that was cancelled in its directory."""
@@ -150,7 +163,7 @@ class Ending:
         why = refused(attempt) if any(mark is None for mark in marks) and attempt.ranks.is_dir() else None
         outcome = judge(marks, 0, stopped=Stop.read(attempt), finished=finished, refused=why)
         cause, reason = outcome.cause, outcome.reason
-        if outcome.state == FAILED and outcome.first_failing is None and cause not in ("hang", "preemption", "time_limit"):
+        if outcome.state == FAILED and outcome.first_failing is None and cause not in (HANG, PREEMPTION, TIME_LIMIT):
             cause, reason = (LOST_NODE, _lost_reason(job, attempt)) if attempt.claim.exists() else _not_begun(job, attempt)
         now = self._context.clock.wall()
         started = min((mark.started for mark in marks if mark is not None), default=now)
@@ -190,18 +203,18 @@ def _not_begun(job: Job, attempt: AttemptPaths) -> tuple[str, str]:
     if not attempt.job.root.exists():
         return LOST_NODE, _lost_reason(job, attempt)
     if (full := obstacle(attempt.root)) is not None:
-        return "not_started", f"what should run attempt {job.attempt} ended before it began: {full}"
+        return NOT_STARTED, f"what should run attempt {job.attempt} ended before it began: {full}"
     lines: list[str] = []
     for file in (attempt.root / "supervisor.log", attempt.job.logs / "slurm.log"):
         with contextlib.suppress(OSError):
             lines += file.read_text("utf-8", "replace").strip().splitlines()
     said = f": {lines[-1][:300]}" if lines else ""
-    return "not_started", f"what should run attempt {job.attempt} ended before it began{said}"
+    return NOT_STARTED, f"what should run attempt {job.attempt} ended before it began{said}"
 
 
 def _cancelled_reason(end: AttemptEnd) -> str:
     left = f"; processes that could not be ended: {', '.join(end.remaining)}" if end.remaining else ""
-    return (end.reason if end.cause == "cancelled" and end.reason else "cancelled; all ranks were stopped") + left
+    return (end.reason if end.cause == CANCELLED and end.reason else "cancelled; all ranks were stopped") + left
 
 
 def _changes(verdict: Verdict, now: float) -> dict[str, Any]:

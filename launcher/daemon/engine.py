@@ -21,8 +21,8 @@ from launcher.daemon.remote_supervisors import Elsewhere
 from launcher.daemon.requeued import catch_up
 from launcher.daemon.starting import Starting
 from launcher.jobdir.paths import JobPaths
-from launcher.jobdir.stop import CANCELLED, Stop
-from launcher.jobdir.words import FINAL, RUNNING, STARTING, UNDER_WAY, UNKNOWN, WAITING
+from launcher.jobdir.stop import Stop
+from launcher.jobdir.words import CANCELLED, FINAL, RUNNING, STARTING, UNDER_WAY, UNKNOWN, WAITING
 
 KILL_AFTER = 60.0
 """Seconds after which a supervisor that was asked to stop is killed."""

@@ -10,7 +10,7 @@ from launcher.daemon.record.rows import Job
 from launcher.errors import UsageError
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
-from launcher.jobdir.words import Submission
+from launcher.jobdir.words import QUEUED, Submission
 
 PLAN_MOST = 16 << 20
 """Bytes of a plan."""
@@ -89,7 +89,7 @@ def take_in(submission: Submission, host: str, now: float) -> Job:
         id=job.id,
         dir=str(job.root),
         name=plan.name,
-        state="queued",
+        state=QUEUED,
         submitted=now,
         ranks=plan.ranks,
         backend=plan.backend,

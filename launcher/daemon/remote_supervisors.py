@@ -9,14 +9,15 @@ import contextlib
 import os
 from pathlib import Path
 
-from launcher.attempt.judge import CANCELLED, AttemptEnd
 from launcher.daemon.context import Context, log
 from launcher.daemon.ending import Ending
 from launcher.daemon.record.rows import Job
 from launcher.errors import EXIT_INTERRUPTED
 from launcher.host.clock import Unchanged
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.metrics import duration
 from launcher.jobdir.paths import AttemptPaths, JobPaths
+from launcher.jobdir.words import CANCELLED
 
 SILENT_SECONDS = 600.0
 """Seconds without a touch after which a job that is to be cancelled is given up; ten times what file systems need to show one."""
@@ -46,12 +47,12 @@ class Elsewhere:
         host = (job.handle or {}).get("host")
         text = f"cancelled; its host {host} cannot be asked, and it had shown no life for {duration(SILENT_SECONDS)}"
         now = self._context.clock.wall()
-        end = AttemptEnd(job.attempt, CANCELLED, "cancelled", EXIT_INTERRUPTED, text, started=now, ended=now)
+        end = AttemptEnd(job.attempt, CANCELLED, CANCELLED, EXIT_INTERRUPTED, text, started=now, ended=now)
         try:
             end.write(_attempt(job))  # ranks that live all the same see it, and end
         except OSError as error:
             log.warning("%s: its end cannot be noted in its directory: %s", job.id, error)
-        self._context.note(job, "attempt-end", attempt=job.attempt, state=CANCELLED, cause="cancelled", reason=text)
+        self._context.note(job, "attempt-end", attempt=job.attempt, state=CANCELLED, cause=CANCELLED, reason=text)
         self._ending.finish_cancelled(job, text)
         self._touches.forget((job.id, job.attempt))
         return True

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from launcher.attempt.judge import CANCELLED, FAILED, AttemptEnd
 from launcher.attempt.starter import Gone
 from launcher.daemon.record.jobs import Store
 from launcher.daemon.record.rows import Job
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.paths import JobPaths
-from launcher.jobdir.stop import LOST_NODE, PREEMPTION
-from launcher.jobdir.words import UNDER_WAY
+from launcher.jobdir.words import CANCELLED, FAILED, FAILURE, LOST_NODE, NOT_STARTED, PREEMPTION, UNDER_WAY
 
 
 def catch_up(store: Store, job: Job) -> Job:
@@ -47,8 +46,8 @@ def by_scheduler(end: AttemptEnd, gone: Gone) -> AttemptEnd:
     """The end of an attempt that left no word, with what the scheduler says of it, where that is more than is known otherwise."""
     if gone.cause is None or end.first_failing_rank is not None or end.state != FAILED:
         return end
-    reason = gone.reason if end.cause != "not_started" else f"{gone.reason}; {end.reason}"
+    reason = gone.reason if end.cause != NOT_STARTED else f"{gone.reason}; {end.reason}"
     if gone.cause == CANCELLED:
         return replace(end, state=CANCELLED, cause=CANCELLED, exit_code=EXIT_INTERRUPTED, reason=gone.reason)
-    cause = end.cause if gone.cause == "failure" else gone.cause
+    cause = end.cause if gone.cause == FAILURE else gone.cause
     return replace(end, cause=cause, reason=reason)

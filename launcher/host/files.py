@@ -7,16 +7,24 @@ that several hosts share.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
+import functools
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 RESERVE = ".reserve"
 RESERVED = 4096
 """Bytes: a block of most file systems."""
+T = TypeVar("T")
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "float": (float, int), "bool": (bool,), "None": (type(None),), "tuple": (tuple,),
+}  # fmt: skip
+"""What JSON holds for the words of a field's annotation."""
 
 
 def replace_text(path: Path, text: str, *, durable: bool = False) -> None:
@@ -143,6 +151,41 @@ def read_object(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return data if isinstance(data, dict) else None
+
+
+def read_as(kind: type[T], path: Path) -> T | None:
+    """The dataclass that a file holds as JSON; None if the file is missing or damaged, or if it lacks a required field.
+
+    Fields that the class does not know, and values of another type than the class says, are ignored.
+    """
+    return from_object(kind, read_object(path))
+
+
+def from_object(kind: type[T], data: Mapping[str, Any] | None) -> T | None:
+    """As `read_as`, from the object itself."""
+    if data is None:
+        return None
+    values = {}
+    for name, accepted in _accepted_types(kind).items():  # type: ignore[arg-type]  # every class is hashable
+        value = data.get(name)
+        if tuple in accepted and isinstance(value, list):
+            value = tuple(item for item in value if isinstance(item, str))
+        if name in data and type(value) in accepted:
+            values[name] = value
+    try:
+        return kind(**values)
+    except TypeError:
+        return None
+
+
+@functools.cache
+def _accepted_types(kind: type[Any]) -> dict[str, tuple[type, ...]]:
+    """The types that each field of a dataclass may have; a number with a fraction may be written without one."""
+    accepted: dict[str, tuple[type, ...]] = {}
+    for item in dataclasses.fields(kind):
+        words = re.split(r"\W+", str(item.type))
+        accepted[item.name] = tuple(of for word in words for of in _TYPES.get(word, ()))
+    return accepted
 
 
 def as_text(data: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import asdict, dataclass
 
-from launcher.host.files import as_text, create_once, read_object, reserve
+from launcher.host.files import as_text, create_once, read_as, reserve
 from launcher.host.identity import own_identity
 from launcher.jobdir.paths import AttemptPaths
 
@@ -30,12 +30,8 @@ class Claim:
 
     @classmethod
     def read(cls, attempt: AttemptPaths) -> Claim | None:
-        """The claim of an attempt; None where nobody has claimed it."""
-        data = read_object(attempt.claim)
-        try:
-            return cls(**data) if data is not None else None
-        except TypeError:
-            return None
+        """The claim of an attempt; None if nobody has claimed it."""
+        return read_as(cls, attempt.claim)
 
 
 def take(attempt: AttemptPaths) -> bool:

@@ -13,11 +13,9 @@ from typing import Any
 from launcher.host.files import open_own
 from launcher.host.identity import alive, own_identity, process_table
 from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.words import FINAL, RUNNING, STARTING, UNKNOWN
 
-__all__ = ["FINAL", "STATES", "EventLog", "JobRecord", "own_identity", "read_events", "read_record"]
-
-STATES = ("queued", "starting", "running", "succeeded", "failed", "cancelled", "unknown")
-FINAL = ("succeeded", "failed", "cancelled")
+__all__ = ["EventLog", "JobRecord", "own_identity", "read_events", "read_record"]
 
 
 class EventLog:
@@ -43,7 +41,7 @@ class Fate:
     """What is known of a job's state."""
 
     state: str
-    """One of `STATES`."""
+    """One of `launcher.jobdir.words.STATES`."""
     exit_code: int | None
     reason: str | None
     finished: float | None = None
@@ -58,7 +56,7 @@ class JobRecord:
     name: str
     dir: str
     state: str
-    """One of `STATES`."""
+    """One of `launcher.jobdir.words.STATES`."""
     exit_code: int | None = None
     reason: str | None = None
     """Why it is in this state, for people."""
@@ -136,11 +134,11 @@ def _state(job: JobPaths, submitted: dict[str, Any], started: dict[str, Any], fi
         from launcher.cli.directory import fate  # what judges a lost job is loaded where there is one
 
         return fate(job, submitted.get("ranks") or 0, pid, time.time())
-    return Fate("running" if started else "starting", None, None)
+    return Fate(RUNNING if started else STARTING, None, None)
 
 
 def _unknown(reason: str) -> Fate:
-    return Fate("unknown", None, reason)
+    return Fate(UNKNOWN, None, reason)
 
 
 def _seconds(submitted: float | None, finished: float | None) -> float | None:

@@ -8,14 +8,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from launcher.host.files import as_text, read_object, replace_text
+from launcher.host.files import as_text, read_as, replace_text
 from launcher.jobdir.paths import AttemptPaths
-
-STARTER_GONE, SUPERVISOR_GONE = "starter_gone", "supervisor_gone"
-"""What a rank's wrapper notes as `RankMark.stop_cause` where the process above it is gone."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class RankMark:
     """Whether it was told to stop before it ended: such an end is no cause of a failure, but a consequence of one.  Noted at
     once, because mpirun may kill the wrapper before the program has ended."""
     stop_cause: str | None = None
-    """Why it was told to stop, where the wrapper knows: a cause of `launcher.jobdir.stop`, or ``superseded``."""
+    """Why it was told to stop, if the wrapper knows: one of the causes of `launcher.jobdir.words`."""
     error: str | None = None
     """Why it could not be started."""
     lost_output: int = 0
@@ -103,11 +100,4 @@ def read_marks(attempt: AttemptPaths, ranks: int) -> list[RankMark | None]:
 
 def read_mark(path: Path) -> RankMark | None:
     """One mark; None where it is not there, or cannot be read."""
-    data = read_object(path)
-    if data is None:
-        return None
-    known = {item.name for item in fields(RankMark)}
-    try:
-        return RankMark(**{name: value for name, value in data.items() if name in known})
-    except TypeError:
-        return None
+    return read_as(RankMark, path)

@@ -9,18 +9,9 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass, field
 
-from launcher.host.files import as_text, create_once, read_object
+from launcher.host.files import as_text, create_once, from_object, read_object
 from launcher.jobdir.paths import AttemptPaths
-
-CANCELLED = "cancelled"
-PREEMPTION = "preemption"
-TIME_LIMIT = "time_limit"
-HANG = "hang"
-LOST_NODE = "lost_node"
-FAILURE = "failure"
-CAUSES = (CANCELLED, PREEMPTION, TIME_LIMIT, HANG, LOST_NODE, FAILURE)
-GENTLE = (PREEMPTION, TIME_LIMIT)
-"""Causes for which the training is given time to save its state."""
+from launcher.jobdir.words import CANCELLED, STOP_CAUSES
 
 
 @dataclass(frozen=True)
@@ -28,7 +19,8 @@ class Stop:
     """Why an attempt is to end; the first request counts."""
 
     cause: str
-    by: str
+    """One of `launcher.jobdir.words.STOP_CAUSES`."""
+    by: str = "unknown"
     """Who asked, for people."""
     reason: str = ""
     """In words; '' where the cause says enough."""
@@ -50,16 +42,9 @@ class Stop:
 
     @classmethod
     def read(cls, attempt: AttemptPaths) -> Stop | None:
-        """The request; None where there is none.  What of a damaged one cannot be used is as if it had not been said."""
+        """The request; None if there is none.  Unusable fields of a damaged file are ignored."""
         data = read_object(attempt.stop)
         if data is None:
             return None
-        known = {name: data[name] for name in ("by", "reason") if isinstance(data.get(name), str)}
-        cause, moment, hosts = data.get("cause"), data.get("time"), data.get("bad_hosts")
-        if isinstance(moment, int | float) and not isinstance(moment, bool):
-            known["time"] = moment
-        return cls(
-            **{"by": "unknown", **known},
-            cause=cause if cause in CAUSES else CANCELLED,
-            bad_hosts=tuple(host for host in hosts if isinstance(host, str)) if isinstance(hosts, list) else (),
-        )
+        cause = data.get("cause")
+        return from_object(cls, {**data, "cause": cause if cause in STOP_CAUSES else CANCELLED})

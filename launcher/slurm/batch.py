@@ -18,18 +18,20 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from launcher.attempt.judge import FAILED, AttemptEnd
 from launcher.attempt.policy import Restart, decide
 from launcher.attempt.report import report_unseen
 from launcher.attempt.supervisor import AlreadyClaimedError, SilentView, place
 from launcher.errors import EXIT_FAILED, EXIT_USAGE, LauncherError
 from launcher.host.signals import STOPPING, SignalBox
-from launcher.jobdir import stop
+from launcher.jobdir import words
 from launcher.jobdir.claim import EXIT_CLAIMED, Claim
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import EventLog, read_events
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
+from launcher.jobdir.stop import Stop
+from launcher.jobdir.words import FAILED
 from launcher.plan.planning import next_attempt
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.commands import Answer, call
@@ -57,7 +59,7 @@ class Scheduler:
         self._log = log
         self._begin = log.stat().st_size if log.exists() else 0
 
-    def why(self) -> stop.Stop | None:
+    def why(self) -> Stop | None:
         """Why SLURM ends the job; None where it does not, or does not say."""
         with suppress(OSError), self._log.open("rb") as file:
             file.seek(self._begin)
@@ -119,7 +121,7 @@ class AskingBox(SignalBox):
         return numbers
 
     def _explain(self) -> None:
-        if self._job.cancel.exists() or stop.Stop.read(self._attempt) is not None:
+        if self._job.cancel.exists() or Stop.read(self._attempt) is not None:
             return
         request = self._scheduler.why()
         if request is not None and self._attempt.root.is_dir():
@@ -132,7 +134,7 @@ class BatchRun(SlurmRun):
 
     scheduler: Scheduler
 
-    def _from_outside(self, marks: list[RankMark | None], unknown: list[str]) -> stop.Stop | None:
+    def _from_outside(self, marks: list[RankMark | None], unknown: list[str]) -> Stop | None:
         """SLURM may have told the ranks alone to end (preemption with a grace time), or lost a node under them."""
         if all(mark is None or mark.exit_code == 0 for mark in marks):
             return super()._from_outside(marks, unknown)
@@ -160,7 +162,7 @@ def run(job: JobPaths, base: int, scheduler: Scheduler, call_sleep: Callable[[fl
     if not (plan.slurm or {}).get("requeue", True) or job.cancel.exists():
         return end.exit_code
     _ignore_signals()  # putting the job back ends this process too, and there is something left to do then
-    if end.cause == stop.PREEMPTION and scheduler.why() is None and end.reason and "outside" in end.reason:
+    if end.cause == words.PREEMPTION and scheduler.why() is None and end.reason and "outside" in end.reason:
         return end.exit_code  # who ended it is not known: perhaps a person who does not want it back
     without = _without(plan, number, verdict.excluded_hosts, scheduler)
     events.add("requeued", attempt=number, reason=verdict.reason, without=list(without))
@@ -203,10 +205,10 @@ def note_lost(job: JobPaths, base: int, number: int) -> list[AttemptEnd]:
         attempt = job.attempt(earlier)
         end = AttemptEnd.read(attempt)
         if end is None and (claim := Claim.read(attempt)) is not None:
-            request = stop.Stop.read(attempt)
+            request = Stop.read(attempt)
             now = round(time.time(), 3)
             end = AttemptEnd(
-                earlier, FAILED, request.cause if request else stop.LOST_NODE, EXIT_FAILED,
+                earlier, FAILED, request.cause if request else words.LOST_NODE, EXIT_FAILED,
                 request.reason if request else f"SLURM put the job back; what ran the attempt on {claim.host} left no word",
                 started=claim.time, ended=now, seconds=max(0.0, round(now - claim.time, 3)), progressed=attempt.progress.exists(),
             )  # fmt: skip

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from launcher.jobdir import stop
+from launcher.jobdir import words
+from launcher.jobdir.stop import Stop
 from launcher.slurm.commands import Answer, Reach
 from launcher.slurm.job_info import BY, forgotten, parse_job
 from launcher.slurm.site import seconds
@@ -23,26 +24,26 @@ def asker(environment: Mapping[str, str]) -> Ask:
     return lambda argv: reach.ask(argv, timeout=ASK_SECONDS)
 
 
-def why_over(job_id: str, ask: Ask) -> stop.Stop | None:
+def why_over(job_id: str, ask: Ask) -> Stop | None:
     """Why an allocation is over; None where it is held, or SLURM does not answer."""
     answer = ask(("scontrol", "--oneliner", "show", "job", job_id))
     if forgotten(answer):
-        return _stop(stop.CANCELLED, job_id, "has ended some time ago")
+        return _stop(words.CANCELLED, job_id, "has ended some time ago")
     fields = parse_job(answer)
     state = STATES.get((fields or {}).get("JobState", ""))
     if fields is None or state is None or state.phase not in ("ending", "over"):
         return None
     if fields.get("PreemptTime", "None") not in ("None", "", "Unknown", "N/A"):
-        return _stop(stop.PREEMPTION, job_id, "was preempted")
-    if state.cause == stop.TIME_LIMIT or _used_up(fields):
-        return _stop(stop.TIME_LIMIT, job_id, "reached its time limit")
-    if state.cause in (stop.LOST_NODE, stop.PREEMPTION):
+        return _stop(words.PREEMPTION, job_id, "was preempted")
+    if state.cause == words.TIME_LIMIT or _used_up(fields):
+        return _stop(words.TIME_LIMIT, job_id, "reached its time limit")
+    if state.cause in (words.LOST_NODE, words.PREEMPTION):
         return _stop(state.cause, job_id, state.words)
-    return _stop(stop.CANCELLED, job_id, "was given back or cancelled")
+    return _stop(words.CANCELLED, job_id, "was given back or cancelled")
 
 
-def _stop(cause: str, job_id: str, words: str) -> stop.Stop:
-    return stop.Stop(cause, BY, f"SLURM's allocation {job_id}, in which the job runs, {words}")
+def _stop(cause: str, job_id: str, words: str) -> Stop:
+    return Stop(cause, BY, f"SLURM's allocation {job_id}, in which the job runs, {words}")
 
 
 def _used_up(fields: Mapping[str, str]) -> bool:
@@ -51,14 +52,14 @@ def _used_up(fields: Mapping[str, str]) -> bool:
     return used is not None and limit is not None and used >= limit
 
 
-def said_of_step(log: Path, job_id: str) -> stop.Stop | None:
+def said_of_step(log: Path, job_id: str) -> Stop | None:
     """What the nodes' own daemons said of the allocation's end, in the output of srun: it needs no answer of the controller."""
     try:
         text = log.read_text("utf-8", "replace")
     except OSError:
         return None
     found = re.findall(rf"\*\*\* (?:JOB|STEP) {job_id}(?:\.\d+)? ON \S+ CANCELLED AT \S+ DUE TO ([A-Z ]+)", text)
-    causes = {"TIME LIMIT": (stop.TIME_LIMIT, "reached its time limit"), "PREEMPTION": (stop.PREEMPTION, "was preempted"),
-              "NODE FAILURE": (stop.LOST_NODE, "lost a node")}  # fmt: skip
+    causes = {"TIME LIMIT": (words.TIME_LIMIT, "reached its time limit"), "PREEMPTION": (words.PREEMPTION, "was preempted"),
+              "NODE FAILURE": (words.LOST_NODE, "lost a node")}  # fmt: skip
     known = causes.get(found[-1].strip()) if found else None
     return _stop(known[0], job_id, known[1]) if known else None

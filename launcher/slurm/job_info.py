@@ -6,7 +6,8 @@ import re
 import signal
 from collections.abc import Mapping
 
-from launcher.jobdir import stop
+from launcher.jobdir import words
+from launcher.jobdir.stop import Stop
 from launcher.slurm.commands import Answer
 from launcher.slurm.states import STATES
 
@@ -41,7 +42,7 @@ def forgotten(answer: Answer) -> bool:
     return "invalid job id" in answer.stderr.lower()
 
 
-def said_in_log(text: str, job_id: str) -> stop.Stop | None:
+def said_in_log(text: str, job_id: str) -> Stop | None:
     """Why SLURM ends a job, from the line that its daemon on the node writes into the job's own log just before the signal.
 
     It needs no answer of the controller.  Source: ``slurmstepd``, ``_handle_terminate`` and the like in ``req.c``.
@@ -55,17 +56,17 @@ def said_in_log(text: str, job_id: str) -> stop.Stop | None:
     return next((request for beginning, request in _LOGGED.items() if cause.startswith(beginning)), None)
 
 
-_CANCELLED = stop.Stop(stop.CANCELLED, BY, "cancelled in SLURM, by scancel or an administrator")
+_CANCELLED = Stop(words.CANCELLED, BY, "cancelled in SLURM, by scancel or an administrator")
 _BACK = "SLURM put the job back into its queue, because it was preempted or because somebody asked for it"
 _LOGGED = {
-    "PREEMPTION": stop.Stop(stop.PREEMPTION, BY, "SLURM preempted the job for one of higher priority"),
-    "JOB REQUEUE": stop.Stop(stop.PREEMPTION, BY, _BACK),
-    "TIME LIMIT": stop.Stop(stop.TIME_LIMIT, BY, "the job reached SLURM's time limit"),
-    "NODE FAILURE": stop.Stop(stop.LOST_NODE, BY, "SLURM lost a node of the job"),
+    "PREEMPTION": Stop(words.PREEMPTION, BY, "SLURM preempted the job for one of higher priority"),
+    "JOB REQUEUE": Stop(words.PREEMPTION, BY, _BACK),
+    "TIME LIMIT": Stop(words.TIME_LIMIT, BY, "the job reached SLURM's time limit"),
+    "NODE FAILURE": Stop(words.LOST_NODE, BY, "SLURM lost a node of the job"),
 }
 
 
-def why_stopped(fields: Mapping[str, str] | None, restarts: int) -> stop.Stop | None:
+def why_stopped(fields: Mapping[str, str] | None, restarts: int) -> Stop | None:
     """Why SLURM ends a job; None where that cannot be known, or where it was not SLURM.
 
     Args:
@@ -91,5 +92,5 @@ def why_stopped(fields: Mapping[str, str] | None, restarts: int) -> stop.Stop | 
     if state == "COMPLETING":  # SLURM ends it, and hides the rest; what is put back has one restart more
         return _CANCELLED
     if state == "OUT_OF_MEMORY":
-        return stop.Stop(stop.FAILURE, BY, f"the job {STATES[state].words}")
+        return Stop(words.FAILURE, BY, f"the job {STATES[state].words}")
     return None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launcher.attempt.judge import AttemptEnd, Outcome
+from launcher.attempt.judge import Outcome
 from launcher.attempt.supervisor import AttemptRun
 from launcher.host.signals import SignalBox
+from launcher.jobdir.end import AttemptEnd
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.naming import NamingLog
 

@@ -18,10 +18,10 @@ from launcher.attempt.supervisor import AttemptRun, View
 from launcher.daemon.dirs import Dirs, make_private
 from launcher.errors import LauncherError
 from launcher.host.signals import SignalBox
-from launcher.jobdir import stop
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
+from launcher.jobdir.stop import Stop
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.held import Ask, asker, said_of_step, why_over
 from launcher.slurm.run import SlurmRun
@@ -75,7 +75,7 @@ class AllocationRun(SlurmRun):
         finally:
             os.close(number)
 
-    def _from_outside(self, marks: list[RankMark | None], unknown: list[str]) -> stop.Stop | None:
+    def _from_outside(self, marks: list[RankMark | None], unknown: list[str]) -> Stop | None:
         """The allocation may have ended under the ranks."""
         told = any(mark is None or mark.stopped or mark.exit_code is None or mark.signal is not None for mark in marks)
         if told:

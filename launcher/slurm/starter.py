@@ -17,7 +17,7 @@ from launcher.attempt.rank.keeper import seconds_of
 from launcher.attempt.starter import Alive, Gone, Handle, Seen, Unknown, Unreachable
 from launcher.host.clock import Unchanged
 from launcher.jobdir.paths import JobPaths
-from launcher.jobdir.stop import FAILURE
+from launcher.jobdir.words import FAILURE, LOST_NODE
 from launcher.slurm import submission
 from launcher.slurm.answers import NoAnswer, Row, parse_sacct
 from launcher.slurm.commands import Reach
@@ -241,4 +241,4 @@ def _stamp(job: JobPaths) -> int:
 
 def _on(row: Row) -> str:
     who = row.state_name.partition(" by ")[2]
-    return f" by user {who}" if who else f" on {row.nodes}" if row.nodes and row.state.cause == "lost_node" else ""
+    return f" by user {who}" if who else f" on {row.nodes}" if row.nodes and row.state.cause == LOST_NODE else ""

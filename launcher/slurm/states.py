@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from launcher.jobdir.words import CANCELLED, FAILURE, LOST_NODE, PREEMPTION, TIME_LIMIT
+
 Phase = Literal["waiting", "running", "ending", "over"]
 
 
@@ -43,16 +45,16 @@ STATES: dict[str, State] = {
     "STAGE_OUT": State("ending", "its files are being copied out of a burst buffer"),
     "UPDATE_DB": State("ending", "its end is being recorded"),
     "COMPLETED": State("over", "has ended"),
-    "FAILED": State("over", "ended with an error", "failure"),
-    "CANCELLED": State("over", "was cancelled in SLURM", "cancelled"),
-    "TIMEOUT": State("over", "reached SLURM's time limit", "time_limit"),
-    "DEADLINE": State("over", "could not end before its deadline", "time_limit"),
-    "PREEMPTED": State("over", "was preempted", "preemption"),
-    "NODE_FAIL": State("over", "lost a node", "lost_node"),
-    "BOOT_FAIL": State("over", "did not start, because a node did not boot", "lost_node"),
-    "LAUNCH_FAILED": State("over", "could not be launched on its nodes", "lost_node"),
-    "RECONFIG_FAIL": State("over", "did not start, because a node could not be configured", "lost_node"),
-    "OUT_OF_MEMORY": State("over", "was ended because it used more memory than it had asked for", "failure"),
+    "FAILED": State("over", "ended with an error", FAILURE),
+    "CANCELLED": State("over", "was cancelled in SLURM", CANCELLED),
+    "TIMEOUT": State("over", "reached SLURM's time limit", TIME_LIMIT),
+    "DEADLINE": State("over", "could not end before its deadline", TIME_LIMIT),
+    "PREEMPTED": State("over", "was preempted", PREEMPTION),
+    "NODE_FAIL": State("over", "lost a node", LOST_NODE),
+    "BOOT_FAIL": State("over", "did not start, because a node did not boot", LOST_NODE),
+    "LAUNCH_FAILED": State("over", "could not be launched on its nodes", LOST_NODE),
+    "RECONFIG_FAIL": State("over", "did not start, because a node could not be configured", LOST_NODE),
+    "OUT_OF_MEMORY": State("over", "was ended because it used more memory than it had asked for", FAILURE),
     "REVOKED": State("over", "is run by another cluster of the federation"),
 }
 

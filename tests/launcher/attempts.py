@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd
 from launcher.attempt.supervisor import place
 from launcher.host import processes
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.paths import JobPaths, new_id
 from launcher.plan import facts
 from launcher.plan.planning import make_plan

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd
 from launcher.attempt.starter import Gone, Handle, Seen
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.paths import JobPaths, new_id
 from launcher.jobdir.plan import Plan
 from launcher.plan.facts import collect

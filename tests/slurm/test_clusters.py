@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd
 from launcher.attempt.starter import Alive, Gone, StartError, Unknown, Unreachable
 from launcher.cli.doctor import slurm
+from launcher.jobdir.end import AttemptEnd
 from launcher.slurm.submission import Submission
 from tests.launcher.helpers import spec
 from tests.real import need

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd
 from launcher.attempt.starter import Alive, Unknown, Unreachable
+from launcher.jobdir.end import AttemptEnd
 from tests.slurm.cluster import Cluster
 from tests.slurm.driver import COUNT, Driver, appears, lines
 

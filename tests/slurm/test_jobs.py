@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd
 from launcher.attempt.starter import Alive, Gone, StartError, Unknown, Unreachable
-from launcher.jobdir import stop
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.marks import read_marks
+from launcher.jobdir.stop import Stop
+from launcher.jobdir.words import CANCELLED
 from launcher.slurm.script import token
 from launcher.slurm.submission import Submission
 from tests.slurm.cluster import Cluster, pmix_present
@@ -98,7 +99,7 @@ def test_a_running_job_is_cancelled_by_the_starter_and_by_scancel(driver: Driver
         appears(job.rank_log(1), "starts")
         if how == "starter":
             job.cancel.touch()
-            stop.Stop(stop.CANCELLED, "the user").write(job.attempt(1))
+            Stop(CANCELLED, "the user").write(job.attempt(1))
             driver.starter.stop(handle, kill=False)
         else:
             driver.cluster.run("scancel", handle["job_id"])

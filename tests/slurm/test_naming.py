@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd
 from launcher.cli.showing import slurm_text
 from launcher.jobdir import claim
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import EventLog, read_events
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import AttemptPaths, JobPaths

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.errors import BackendError, PlanError
-from launcher.jobdir import stop
+from launcher.jobdir import words
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
 from launcher.plan.planning import make_plan
@@ -231,11 +231,11 @@ def test_the_way_is_what_gives_all_processes_one_world(monkeypatch):
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
-        ("slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-29T21:18:43 DUE TO PREEMPTION ***", stop.PREEMPTION),
-        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-29T21:18:43 DUE TO JOB REQUEUE ***", stop.PREEMPTION),
-        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-29T21:18:43 DUE TO TIME LIMIT ***", stop.TIME_LIMIT),
-        ("error: *** JOB 7 ON n1 CANCELLED AT 2026-11-29T21:18 DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***", stop.LOST_NODE),
-        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-29T21:18:43 ***", stop.CANCELLED),
+        ("slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-29T21:18:43 DUE TO PREEMPTION ***", words.PREEMPTION),
+        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-29T21:18:43 DUE TO JOB REQUEUE ***", words.PREEMPTION),
+        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-29T21:18:43 DUE TO TIME LIMIT ***", words.TIME_LIMIT),
+        ("error: *** JOB 7 ON n1 CANCELLED AT 2026-11-29T21:18 DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***", words.LOST_NODE),
+        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-29T21:18:43 ***", words.CANCELLED),
         ("slurmstepd: error: *** JOB 71 ON n1 CANCELLED AT 2026-11-29T21:18:43 ***", None),
         ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-29T21:18:43 DUE TO THE MOON ***", None),
     ],
@@ -249,11 +249,12 @@ def test_slurms_own_line_says_why_a_job_ends(line, cause):
     ("fields", "cause"),
     [
         ("JobState=RUNNING Reason=None Restarts=0 PreemptTime=None", None),
-        ("JobState=RUNNING Restarts=0 PreemptTime=2026-11-29T21:18:43", stop.PREEMPTION),
-        ("JobState=COMPLETING Restarts=1 PreemptTime=None", stop.PREEMPTION), ("JobState=COMPLETING Restarts=0", stop.CANCELLED),
-        ("JobState=CANCELLED Restarts=0", stop.CANCELLED), ("JobState=TIMEOUT", stop.TIME_LIMIT),
-        ("JobState=NODE_FAIL", stop.LOST_NODE), ("JobState=PENDING Restarts=1", stop.PREEMPTION),
-        ("JobState=CONFIGURING Restarts=0", None), ("JobState=OUT_OF_MEMORY", stop.FAILURE),
+        ("JobState=RUNNING Restarts=0 PreemptTime=2026-11-29T21:18:43", words.PREEMPTION),
+        ("JobState=COMPLETING Restarts=1 PreemptTime=None", words.PREEMPTION),
+        ("JobState=COMPLETING Restarts=0", words.CANCELLED),
+        ("JobState=CANCELLED Restarts=0", words.CANCELLED), ("JobState=TIMEOUT", words.TIME_LIMIT),
+        ("JobState=NODE_FAIL", words.LOST_NODE), ("JobState=PENDING Restarts=1", words.PREEMPTION),
+        ("JobState=CONFIGURING Restarts=0", None), ("JobState=OUT_OF_MEMORY", words.FAILURE),
     ],
 )  # fmt: skip
 def test_what_scontrol_says_is_a_cause(fields, cause):

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd
 from launcher.attempt.sweep import marked
 from launcher.daemon.crash import STEPS
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.words import FINAL
 from tests.slurm.cluster import Cluster, wait_for

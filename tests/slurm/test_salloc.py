@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd
 from launcher.daemon.intake import ranks_here
-from launcher.jobdir import stop
+from launcher.jobdir import words
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.paths import JobPaths
 from launcher.slurm.commands import Answer
 from launcher.slurm.held import said_of_step, why_over
@@ -136,13 +136,13 @@ def test_a_job_in_an_allocation_takes_nothing_of_this_host():
     ("answer", "cause"),
     [
         (Answer(0, "JobId=7 JobState=RUNNING RunTime=00:00:10 TimeLimit=00:01:00", ""), None),
-        (Answer(0, "JobId=7 JobState=COMPLETING RunTime=00:00:10 TimeLimit=00:01:00", ""), stop.CANCELLED),
-        (Answer(0, "JobId=7 JobState=COMPLETING RunTime=00:01:10 TimeLimit=00:01:00", ""), stop.TIME_LIMIT),
-        (Answer(0, "JobId=7 JobState=COMPLETING RunTime=1-00:01:10 TimeLimit=UNLIMITED", ""), stop.CANCELLED),
-        (Answer(0, "JobId=7 JobState=TIMEOUT RunTime=00:00:10", ""), stop.TIME_LIMIT),
-        (Answer(0, "JobId=7 JobState=NODE_FAIL RunTime=00:00:10", ""), stop.LOST_NODE),
-        (Answer(0, "JobId=7 JobState=CANCELLED PreemptTime=2026-11-29T21:18:43", ""), stop.PREEMPTION),
-        (Answer(1, "", "slurm_load_jobs error: Invalid job id specified"), stop.CANCELLED),
+        (Answer(0, "JobId=7 JobState=COMPLETING RunTime=00:00:10 TimeLimit=00:01:00", ""), words.CANCELLED),
+        (Answer(0, "JobId=7 JobState=COMPLETING RunTime=00:01:10 TimeLimit=00:01:00", ""), words.TIME_LIMIT),
+        (Answer(0, "JobId=7 JobState=COMPLETING RunTime=1-00:01:10 TimeLimit=UNLIMITED", ""), words.CANCELLED),
+        (Answer(0, "JobId=7 JobState=TIMEOUT RunTime=00:00:10", ""), words.TIME_LIMIT),
+        (Answer(0, "JobId=7 JobState=NODE_FAIL RunTime=00:00:10", ""), words.LOST_NODE),
+        (Answer(0, "JobId=7 JobState=CANCELLED PreemptTime=2026-11-29T21:18:43", ""), words.PREEMPTION),
+        (Answer(1, "", "slurm_load_jobs error: Invalid job id specified"), words.CANCELLED),
         (Answer(1, "", "Unable to contact slurm controller"), None), (Answer(None, "", "no answer"), None),
         (Answer(0, "", ""), None),
     ],
@@ -155,8 +155,8 @@ def test_only_slurms_word_ends_an_allocation(answer, cause):
 def test_the_nodes_say_why_a_step_ended_but_a_cancelled_step_is_no_ended_allocation(tmp_path):
     log = tmp_path / "backend.log"
     for line, cause in (
-        ("slurmstepd-n1: error: *** STEP 7.1 ON n1 CANCELLED AT 2026-11-30T00:35:20 DUE TO TIME LIMIT ***", stop.TIME_LIMIT),
-        ("slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-30T00:35:20 DUE TO PREEMPTION ***", stop.PREEMPTION),
+        ("slurmstepd-n1: error: *** STEP 7.1 ON n1 CANCELLED AT 2026-11-30T00:35:20 DUE TO TIME LIMIT ***", words.TIME_LIMIT),
+        ("slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-30T00:35:20 DUE TO PREEMPTION ***", words.PREEMPTION),
         ("slurmstepd-n1: error: *** STEP 7.1 ON n1 CANCELLED AT 2026-11-30T00:35:20 ***", None),
         ("slurmstepd-n1: error: *** STEP 71.1 ON n1 CANCELLED AT 2026-11-30T00:35:20 DUE TO TIME LIMIT ***", None),
     ):

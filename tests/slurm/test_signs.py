@@ -8,12 +8,13 @@ import time
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd
 from launcher.attempt.starter import Alive
 from launcher.attempt.sweep import marked
-from launcher.jobdir import stop
+from launcher.jobdir import words
 from launcher.jobdir.claim import Claim
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import read_events
+from launcher.jobdir.stop import Stop
 from launcher.slurm import queue
 from tests.slurm.cluster import wait_for
 from tests.slurm.driver import Driver, appears
@@ -43,7 +44,7 @@ def test_a_suspended_job_has_a_note_until_it_goes_on_and_is_cancelled_at_once(dr
     driver.until(handle, lambda seen: isinstance(seen, Alive) and seen.note is None)
     assert driver.cluster.run("scontrol", "suspend", number).returncode == 0
     job.cancel.touch()
-    stop.Stop(stop.CANCELLED, "the user").write(job.attempt(1))
+    Stop(words.CANCELLED, "the user").write(job.attempt(1))
     driver.starter.stop(handle, kill=False)
     gone = driver.wait(handle, 45)
     end = AttemptEnd.read(job.attempt(1))

@@ -21,10 +21,11 @@ from launcher.attempt.rank.task import Task, read_task
 from launcher.host import processes
 from launcher.host.identity import node_name
 from launcher.host.signals import STOPPING, SignalBox
-from launcher.jobdir import stop
+from launcher.jobdir import words
 from launcher.jobdir.claim import superseded
-from launcher.jobdir.marks import STARTER_GONE, SUPERVISOR_GONE, RankMark
+from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import AttemptPaths
+from launcher.jobdir.stop import Stop
 
 GRACE = 5.0
 """Seconds between the first signal to stop and KILL."""
@@ -40,7 +41,6 @@ KILLED_WITHIN = 10.0
 EXIT_NOT_FOUND = 127
 EXIT_NOT_STARTED = 126
 EXIT_SUPERSEDED = 75
-SUPERSEDED = "superseded"
 
 
 class Keeper:
@@ -107,10 +107,10 @@ class Keeper:
         for number in numbers:
             if number == 0:
                 if self._saving_until is None:
-                    self._stop(signal.SIGTERM, STARTER_GONE)
+                    self._stop(signal.SIGTERM, words.STARTER_GONE)
             elif number in STOPPING:
-                request = stop.Stop.read(self._attempt)
-                if request is not None and request.cause == stop.PREEMPTION and self._task.checkpoint_signal:
+                request = Stop.read(self._attempt)
+                if request is not None and request.cause == words.PREEMPTION and self._task.checkpoint_signal:
                     self._save(request.cause)
                 else:
                     self._stop(number, request.cause if request else None)
@@ -124,17 +124,17 @@ class Keeper:
             self._beat_at = now + self._every
             self.mark = self.mark.beat(self._path)
             if superseded(self._attempt):
-                self._stop(signal.SIGTERM, SUPERSEDED)
+                self._stop(signal.SIGTERM, words.SUPERSEDED)
         if now >= self._look_at:
             self._look_at = now + POLL
             self._look_around()
         if self._save_at is not None and now >= self._save_at:
             self._save_at = None
-            self._note_stop(stop.TIME_LIMIT)
+            self._note_stop(words.TIME_LIMIT)
             self._tell_to_save()
         if self._limit_at is not None and now >= self._limit_at:
             self._limit_at = None
-            self._stop(signal.SIGTERM, stop.TIME_LIMIT)
+            self._stop(signal.SIGTERM, words.TIME_LIMIT)
         if self._saving_until is not None and now >= self._saving_until:
             self._saving_until = None
             self._stop(signal.SIGTERM, self.mark.stop_cause)
@@ -145,14 +145,14 @@ class Keeper:
     def _look_around(self) -> None:
         if self._kill_at is not None or self._saving_until is not None:
             return
-        request = stop.Stop.read(self._attempt)
+        request = Stop.read(self._attempt)
         if request is not None:
-            if request.cause == stop.PREEMPTION and self._task.checkpoint_signal:
+            if request.cause == words.PREEMPTION and self._task.checkpoint_signal:
                 self._save(request.cause)
             else:
                 self._stop(signal.SIGTERM, request.cause)
         elif self._lifeline.lost() or self._attempt.end.exists():
-            self._stop(signal.SIGTERM, SUPERVISOR_GONE)
+            self._stop(signal.SIGTERM, words.SUPERVISOR_GONE)
 
     def _stop(self, number: int, cause: str | None) -> None:
         """Tell the program to end; it is killed after the grace."""

@@ -30,8 +30,8 @@ from launcher.jobdir.marks import read_mark
 from launcher.jobdir.paths import AttemptPaths, JobPaths
 
 PASSED_ON = (*STOPPING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
-STARTER_GONE = 0
-"""Stands among the signals for: what started this wrapper has gone."""
+NO_PARENT = 0
+"""Stands among the signals for: the process that started this wrapper has gone."""
 PARENT_POLL = 1.0
 """Seconds between looks at whether what started the wrapper still lives."""
 EXIT_NOT_STARTED = 126
@@ -77,7 +77,7 @@ def _watch(keeper: int, parent: int, line: int, signals: SignalBox) -> int:
         messages = signals.take()
         if not told and os.getppid() != parent:
             told = True
-            messages.append(STARTER_GONE)
+            messages.append(NO_PARENT)
         with suppress(OSError):
             os.write(line, bytes(messages))
         ended = processes.reap()

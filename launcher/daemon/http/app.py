@@ -14,11 +14,11 @@ from fastapi.responses import JSONResponse
 import hvdgrab
 from launcher.daemon.context import log
 from launcher.daemon.http.client import PROBLEM_HEADER
-from launcher.daemon.http.messages import Group, JobId, Name, Problem, RetryBody, State, SubmissionBody
+from launcher.daemon.http.messages import Group, JobId, Name, Problem, RetryBody, SubmissionBody
 from launcher.daemon.http.waiting import Bell
 from launcher.daemon.requests import ConflictError, Desk, NoSuchJobError
 from launcher.errors import LauncherError, UnreachableError
-from launcher.jobdir.words import DaemonStatus, JobView, Submission
+from launcher.jobdir.words import DaemonStatus, JobView, State, Submission
 
 LONGEST_WAIT = 60.0
 """Seconds of one `wait` request."""

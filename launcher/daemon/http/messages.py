@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from launcher.jobdir.paths import ID_PATTERN, NAME_PATTERN
 
-State = Literal["queued", "starting", "running", "restarting", "succeeded", "failed", "cancelled", "unknown"]
 PRIORITY_MOST = 1_000_000
 ENVIRONMENT_MOST = 4 << 20
 """Bytes of a submitter's environment."""

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd
-from launcher.jobdir import stop
+from launcher.jobdir import words
 from launcher.jobdir.claim import EXIT_CLAIMED, Claim, take
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.marks import read_marks
+from launcher.jobdir.stop import Stop
 from tests.launcher.attempts import end_of, job_of, python, run, supervise, until, with_token
 from tests.launcher.helpers import CHECKOUT, clean_environment
 
@@ -162,7 +163,7 @@ def test_a_requests_cause_is_the_cause_of_the_end(tmp_path: Path) -> None:
     job = job_of(tmp_path, python(WAITING), ranks=1, kind="local")
     process = supervise(job)
     until(job.rank_log(0).exists, "the start")
-    stop.Stop(stop.LOST_NODE, "a test", "its node is away", bad_hosts=("n7",)).write(job.attempt(1))
+    Stop(words.LOST_NODE, "a test", "its node is away", bad_hosts=("n7",)).write(job.attempt(1))
     end = end_of(job, process)
     assert (end.cause, end.reason, end.bad_hosts) == ("lost_node", "its node is away", ("n7",))
 
@@ -180,9 +181,9 @@ def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_not_there(tmp_path: Path) -> None:
-    for words in ([str(tmp_path), "1"], [str(tmp_path / "x"), "0"], []):
+    for arguments in ([str(tmp_path), "1"], [str(tmp_path / "x"), "0"], []):
         done = subprocess.run(
-            [sys.executable, "-m", "launcher.supervise", *words],
+            [sys.executable, "-m", "launcher.supervise", *arguments],
             cwd=CHECKOUT, env=clean_environment(), capture_output=True, timeout=30, check=False,
         )  # fmt: skip
         assert done.returncode == 2

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd, judge
+from launcher.attempt.judge import judge
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.stop import Stop

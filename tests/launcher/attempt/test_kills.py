@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd
 from launcher.host import processes
-from launcher.jobdir import stop
+from launcher.jobdir import words
 from launcher.jobdir.claim import Claim
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.marks import read_marks
 from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.stop import Stop
 from tests.launcher import mpis
 from tests.launcher.attempts import job_of, python, supervise, until, with_token
 
@@ -56,7 +57,7 @@ def kill(job: JobPaths, supervisor: int, victim: str) -> None:
     (mpirun,) = [entry.pid for entry in processes.table().values() if entry.parent == supervisor]
     if victim == "cancel":
         job.cancel.touch()
-        stop.Stop(stop.CANCELLED, "a test").write(job.attempt(1))
+        Stop(words.CANCELLED, "a test").write(job.attempt(1))
     pids = {
         "mpirun": [mpirun],
         "wrapper": [wrapper.parent],

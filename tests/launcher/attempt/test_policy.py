@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.attempt.judge import AttemptEnd
 from launcher.attempt.policy import DEFAULTS, Final, Restart, Verdict, decide
+from launcher.jobdir.end import AttemptEnd
 from launcher.spec.sections import RestartSettings
 
 NOW = 1_000_000.0

@@ -10,7 +10,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from launcher.attempt.judge import AttemptEnd
 from launcher.attempt.starter import Alive, Gone, Handle, Seen, StartError, Unknown, Unreachable
 from launcher.daemon.context import Context
 from launcher.daemon.dirs import Dirs
@@ -21,6 +20,7 @@ from launcher.daemon.record.jobs import Store
 from launcher.daemon.requests import Desk
 from launcher.host.files import as_text, create_once
 from launcher.jobdir.claim import Claim
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import JobPaths, new_id
 from launcher.jobdir.plan import Plan

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd
+from launcher.jobdir.end import AttemptEnd
 from tests.launcher.daemon.kit import World
 
 

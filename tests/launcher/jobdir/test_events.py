@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import EventLog, own_identity, read_record
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import JobPaths

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.attempt.judge import AttemptEnd
 from launcher.host import files
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.marks import read_marks
 from tests.launcher.attempts import end_of, job_of, python, run, supervise, until
 from tests.launcher.helpers import CHECKOUT, clean_environment
