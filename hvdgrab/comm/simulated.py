@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvdgrab.comm.communicator import Buffer, Communicator
-from hvdgrab.comm.hierarchical import Bytes, HierarchicalCommunicator
+from hvdgrab.comm.hierarchical import HierarchicalCommunicator
 from hvdgrab.comm.link import EMPTY, Body, Message, Row
 from hvdgrab.comm.topology import Topology
 from hvdgrab.comm.waiting import Waiting
-from hvdgrab.comm.window import NodeWindow, window_bytes
+from hvdgrab.comm.window import Bytes, NodeWindow, window_bytes
 from hvdgrab.errors import CommunicationError, CommunicatorClosed
 
 Result = TypeVar("Result")

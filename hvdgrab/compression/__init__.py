@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hvdgrab.compression import dense as _dense  # noqa: F401 - each entered into the registry by being imported
-from hvdgrab.compression import sketch as _sketch  # noqa: F401
 from hvdgrab.compression import topk as _topk  # noqa: F401
 from hvdgrab.compression.base import Compressor, Info
 from hvdgrab.compression.fold import FoldSketch

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hvdgrab.compression.fold import FoldSketch
 from hvdgrab.compression.payload import Payload
+
+if TYPE_CHECKING:
+    from hvdgrab.compression.fold import FoldSketch
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from hvdgrab.compression.base import Info
 from hvdgrab.compression.encoders import Bytes, Encoder, Floats
-from hvdgrab.compression.fold import FoldSketch
 from hvdgrab.compression.payload import HEADER_BYTES, Envelope, Payload, length
 from hvdgrab.errors import UsageError
+
+if TYPE_CHECKING:
+    from hvdgrab.compression.fold import FoldSketch
 
 
 class Coded:

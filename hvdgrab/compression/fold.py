@@ -1,4 +1,4 @@
-"""The signed fold sketch: a vector of any length folded into `width` floats.
+"""``sketch``: the signed fold sketch of a difference, a vector of any length folded into `width` floats, its values encoded.
 
 A count sketch with structured signs (Charikar, Chen and Farach-Colton, 2002, for the sketch).  Coordinate i lies in row
 i // buckets and falls into bucket i mod buckets, where `buckets` is the largest prime up to `width`; the values after them are 0.
@@ -22,9 +22,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hvdgrab.compression.coded import Coded
+from hvdgrab.compression.encoders import encoder_of
+from hvdgrab.compression.registry import register
 from hvdgrab.compression.rows import POOL, FoldRows
 from hvdgrab.errors import ConfigError, UsageError
 
+WIDTH = 4096
+DTYPES = ("int8", "fp32", "fp16", "sign")
 _BLOCK_STREAM, _POOL_STREAM = 1, 2
 
 
@@ -110,6 +115,29 @@ class FoldSketch:
             table = hashed_signs(self.seed, _BLOCK_STREAM, np.arange(count, dtype=np.uint64)).astype(np.float32)
             self._blocks[device] = torch.from_numpy(table).to(device)
         return self._blocks[device]
+
+
+@register("sketch")
+class Sketch(Coded):
+    """Sends a linear sketch: as many bytes for every model, and inner products that are right on average.
+
+    Args:
+        width: values of the sketch, at least 1.
+        dtype: how a value travels: ``int8``, ``fp32``, ``fp16`` or ``sign``.
+        seed: of the sketch's signs; equal on all ranks.
+
+    Raises:
+        ConfigError: a width, seed or dtype that there is not.
+    """
+
+    def __init__(self, width: int = WIDTH, dtype: str = "int8", seed: int = 0) -> None:
+        encoder = encoder_of(dtype, DTYPES, "sketch")
+        super().__init__("sketch", encoder, linear=encoder.lossless, lossless=False, width=width, dtype=dtype, seed=seed)
+        self.projection: FoldSketch = FoldSketch(width, seed)
+
+    def width(self, d: int) -> int:  # noqa: ARG002 - the same for every d
+        """The sketch's own width."""
+        return self.projection.width
 
 
 def largest_prime(most: int) -> int:

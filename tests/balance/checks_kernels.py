@@ -13,7 +13,7 @@ import torch
 
 from hvdgrab.balance import balance_pairs
 from hvdgrab.balance.backends import kernels
-from hvdgrab.balance.backends.kernels import Tiles, balance, balance_sparse
+from hvdgrab.balance.backends.kernels import Tiles, balance
 from tests.kernels import check, compile_check, compiling
 
 ROUNDING = 2.0**-20
@@ -177,9 +177,6 @@ def empty_input(device: str) -> None:
     for m, d in ((0, 3), (3, 0), (0, 0)):
         signs, dropped = balance(torch.zeros(m, d, device=device), torch.zeros(d, device=device))
         assert (signs.tolist(), dropped.tolist()) == ([1] * m, [False] * m)
-        indices = torch.zeros(m, d, dtype=torch.int32, device=device)
-        signs, dropped = balance_sparse(indices, indices.float(), torch.zeros(4, device=device))
-        assert (signs.tolist(), dropped.tolist()) == ([1] * m, [False] * m)
 
 
 @check
@@ -203,65 +200,6 @@ def reserve(elements: int) -> np.ndarray[Any, Any]:
     """int16 zeros in pages that take memory once they are written to."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
     return np.frombuffer(mmap.mmap(-1, 2 * elements, flags=flags), dtype=np.int16)
-
-
-SPARSE_CUTS = [Tiles(), Tiles(chunk=2), Tiles(chunk=8, programs=2, sparse_resident=0)]
-
-
-def sparse_rows(m: int, k: int, d: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Indices int32, integer values, and the same rows dense."""
-    stream = torch.Generator().manual_seed(seed)
-    indices = torch.stack([torch.randperm(d, generator=stream)[:k] for _ in range(m)]).int()
-    values = integers((m, k), seed)
-    return indices, values, torch.zeros(m, d).scatter_(1, indices.long(), values)
-
-
-@check
-def sparse_rows_equal_dense_ones(device: str) -> None:
-    for seed, (m, k, d) in enumerate([(1, 1, 1), (4, 1, 3), (5, 20, 50)]):
-        indices, values, rows = sparse_rows(m, k, d, seed)
-        expected = integers((d,), seed + 90)
-        h = [expected.to(device, copy=True) for _ in SPARSE_CUTS]
-        signs, dropped = balance_pairs(rows, expected, "reference")
-        for tiles, found_h in zip(SPARSE_CUTS, h, strict=True):
-            found, found_dropped = balance_sparse(indices.to(device), values.to(device), found_h, tiles)
-            assert torch.equal(found.cpu(), signs)
-            assert torch.equal(found_dropped.cpu(), dropped)
-            assert torch.equal(found_h.cpu(), expected)
-
-
-@check
-def sparse_dtypes_and_layouts(device: str) -> None:
-    indices, values, rows = sparse_rows(3, 9, 30, 2)
-    expected = torch.zeros(30)
-    signs, _ = balance_pairs(rows, expected, "reference")
-    for tiles in SPARSE_CUTS[1:]:
-        for dtype in (torch.bfloat16, torch.float64):
-            base = torch.zeros(60, device=device)
-            wide = indices.t().contiguous().t().long().to(device)
-            found, _ = balance_sparse(wide, values.to(device, dtype), base[::2], tiles)
-            assert torch.equal(found.cpu(), signs)
-            assert torch.equal(base[::2].cpu(), expected)
-
-
-@check
-def sparse_rows_that_are_not_finite_or_out_of_range_are_dropped(device: str) -> None:
-    indices, values, rows = sparse_rows(8, 6, 30, 4)
-    for row, bad in ((1, NAN), (2, INF), (6, -INF)):
-        values[row, 3] = bad
-        rows[row] = NAN
-    for row, outside in ((0, -1), (4, 30), (7, 2**31 - 1)):
-        indices[row, 5] = outside
-        rows[row] = NAN
-    expected = torch.ones(30)
-    signs, dropped = balance_pairs(rows, expected, "reference")
-    assert int(dropped.sum()) == 6
-    for tiles in SPARSE_CUTS:
-        h = torch.ones(30, device=device)
-        found, found_dropped = balance_sparse(indices.to(device), values.to(device), h, tiles)
-        assert torch.equal(found.cpu(), signs)
-        assert torch.equal(found_dropped.cpu(), dropped)
-        assert torch.equal(h.cpu(), expected)
 
 
 @check
@@ -297,15 +235,6 @@ def the_default_tiles_compile() -> None:
     with compiling(kernels, PROGRAMS, whole_pass) as programs:
         launch((9, 2**20), torch.float32, Tiles())
     assert [len(one.codes) for one in (programs.update_and_multiply, programs.decide)] == [1, 1]
-
-
-@compile_check
-def sparse_launches_compile() -> None:
-    with compiling(kernels, "hvdgrab.balance.backends.sparse_programs") as programs:
-        for k in (40, 100_000):
-            indices = torch.empty(2, k, dtype=torch.int32, device="meta")
-            balance_sparse(indices, indices.half(), torch.empty(10**7, device="meta"))
-    assert all(len(one.codes) == 1 for one in (programs.sparse_rows, programs.sparse_multiply, programs.sparse_update))
 
 
 @compile_check

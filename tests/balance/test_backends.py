@@ -12,7 +12,7 @@ import torch
 
 from hvdgrab.balance import balance_pairs, pair_balance
 from hvdgrab.balance.backends import choose, run
-from hvdgrab.balance.backends.cache import private_directory
+from hvdgrab.balance.backends.compiled import private_directory
 from hvdgrab.balance.backends.gram import recurrence
 from hvdgrab.balance.sign_rules import SignRule
 from hvdgrab.errors import ConfigError, UsageError
@@ -88,7 +88,7 @@ def test_the_compiled_loop_leaves_the_bits_of_the_literal_running_sum():
 def test_converted_blocks_are_joined_where_they_meet(monkeypatch):
     """Blocks of four rows of float16, with a bad row in the second."""
     needs("numba")
-    monkeypatch.setattr("hvdgrab.balance.backends.blocks.BLOCK", 64)
+    monkeypatch.setattr("hvdgrab.balance.arrays.BLOCK", 64)
     rows = harness.vectors(14, 16).astype(np.float16)
     rows[5, 3] = np.nan
     harness.check("numba", rows, rows.astype(np.float32))

@@ -33,7 +33,6 @@ def test_an_old_triton_is_refused():
 
 
 ROWS, SUM = torch.zeros(2, 3), torch.zeros(3)
-PLACES = torch.zeros(2, 3, dtype=torch.int32)
 
 
 @pytest.mark.parametrize(
@@ -50,19 +49,3 @@ PLACES = torch.zeros(2, 3, dtype=torch.int32)
 def test_wrong_input_is_one_clear_error(rows, running_sum, message):
     with mock.patch.object(kernels, "import_programs"), pytest.raises(UsageError, match=message):
         kernels.balance(rows, running_sum)
-
-
-@pytest.mark.parametrize(
-    ("indices", "values", "running_sum", "message"),
-    [
-        (PLACES[0], ROWS[0], SUM, r"\(3,\), \(3,\) and \(3,\)"),
-        (PLACES, ROWS[:1], SUM, r"\(2, 3\), \(1, 3\)"),
-        (PLACES.short(), ROWS, SUM, "not torch.int16"),
-        (PLACES, ROWS.int(), SUM, "not torch.int32"),
-        (PLACES.to("meta"), ROWS, SUM, "indices are on meta"),
-        (PLACES, ROWS, SUM, "CUDA device, not on cpu"),
-    ],
-)
-def test_wrong_sparse_input_is_one_clear_error(indices, values, running_sum, message):
-    with mock.patch.object(kernels, "import_programs"), pytest.raises(UsageError, match=message):
-        kernels.balance_sparse(indices, values, running_sum)

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from hvdgrab.compression import Payload, build_compressor, selection, topk
+from hvdgrab.compression import Payload, build_compressor, topk
 from hvdgrab.compression.payload import HEADER_BYTES, Envelope
-from hvdgrab.compression.selection import largest
+from hvdgrab.compression.topk import largest
 from hvdgrab.errors import PayloadError, UsageError
 
 D = 6000
@@ -48,8 +48,8 @@ def shapes() -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("shape", shapes())
 @pytest.mark.parametrize("sample", [64, 300])
 def test_exactly_the_largest_are_kept_whatever_the_sample_says(shape, sample, monkeypatch):
-    monkeypatch.setattr(selection, "SAMPLE", sample)
-    monkeypatch.setattr(selection, "CHUNK", 500)
+    monkeypatch.setattr(topk, "SAMPLE", sample)
+    monkeypatch.setattr(topk, "CHUNK", 500)
     values = np.ascontiguousarray(shapes()[shape], dtype=np.float32)
     for k in (1, 20, 60, 2000, D - 1, D):
         assert largest(values, k).tolist() == literal(values, k)
@@ -58,10 +58,10 @@ def test_exactly_the_largest_are_kept_whatever_the_sample_says(shape, sample, mo
 def test_a_sample_that_misleads_is_noticed(monkeypatch):
     """The guess lies above or far below the k-th largest."""
     values = np.random.default_rng(0).permutation(D).astype(np.float32)
-    monkeypatch.setattr(selection, "CHUNK", 100)
-    monkeypatch.setattr(selection, "SAMPLE", 100)
+    monkeypatch.setattr(topk, "CHUNK", 100)
+    monkeypatch.setattr(topk, "SAMPLE", 100)
     for guess in (0.0, 3.0, D - 5.0, D + 7.0):
-        monkeypatch.setattr(selection, "_guess", lambda bits, k, guess=guess: int(np.float32(guess).view(np.int32)))
+        monkeypatch.setattr(topk, "_guess", lambda bits, k, guess=guess: int(np.float32(guess).view(np.int32)))
         assert largest(values, 50).tolist() == literal(values, 50)
 
 

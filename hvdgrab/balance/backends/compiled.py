@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdgrab.balance.arrays import Array
-from hvdgrab.balance.backends.blocks import GROUP, host_blocks
+from hvdgrab.balance.arrays import GROUP, Array, host_blocks
 from hvdgrab.balance.backends.literal import Decision
 from hvdgrab.balance.sign_rules import SignRule, refuse_bad_sum
 
@@ -78,3 +80,18 @@ def _loops() -> ModuleType:
     with _LOCK:
         from hvdgrab.balance.backends import loops
     return loops
+
+
+def private_directory(parent: Path) -> Path | None:
+    """A directory of this user alone below `parent` (mode 0700), for compiled code; None if it cannot be made.
+
+    Code is loaded from it, so a directory that somebody else could write to is refused.
+    """
+    path = parent / f"hvdgrab-numba-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError:
+        return None
+    own = found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+    return path if own else None

@@ -1,4 +1,4 @@
-"""PairBalance as Triton kernels: dense rows in block Gram form, and sparse rows.
+"""PairBalance as Triton kernels, in block Gram form.
 
 For a block of B rows D (B, d) the products c = D·h and G = D·Dᵀ give all B signs without a second look at the rows: s_i from
 c_i, then c_j += s_i·G_ij for j > i, then h += Dᵀ·s.  These are the signs of the literal rule (CD-GraB: Cooper et al., NeurIPS
@@ -33,13 +33,11 @@ class Tiles:
     rows: int = 8
     """B, rows of a block."""
     chunk: int = 512
-    """Columns, or entries of a sparse row, that a program takes at a time."""
+    """Columns that a program takes at a time."""
     programs: int = 1024
     """Most programs of a pass, and so partial sums of a product."""
     resident: int = 8192
     """Most columns for which one program keeps the running sum in registers; 0: never."""
-    sparse_resident: int = 32768
-    """Most entries of a sparse row for which one program takes all rows; 0: never."""
 
 
 def balance(
@@ -78,42 +76,6 @@ def balance(
         launch = _launch_resident if d <= tiles.resident else _launch_blocks
         with on_device(running_sum):
             launch(programs, differences, running_sum, signs, dropped, tiles)
-    return signs, dropped.view(_torch().bool)
-
-
-def balance_sparse(
-    indices: torch.Tensor, values: torch.Tensor, running_sum: torch.Tensor, tiles: Tiles | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `balance`, for rows given by their non-zero values, as top-k payloads are.
-
-    Rows are taken one after the other, each by gathering and scattering, without atomics.  An index outside of the running sum
-    drops its row.
-
-    Args:
-        indices: (m, k) int32 or int64, on a CUDA device, any strides.  No index may stand in a row twice: one of the two
-            values would be lost.
-        values: (m, k) float16, bfloat16, float32 or float64; read as float32.  A place to be left empty has value 0 at an index
-            of its own.
-        running_sum: (d,) float32, finite, any stride; updated in place.
-        tiles: how the work is cut; None: the default.
-
-    Returns:
-        signs (m,) int8 of +1 and -1, and dropped (m,) bool, on that device.
-
-    Raises:
-        ConfigError: Triton is not installed.
-        UsageError: wrong shape, dtype or device.
-    """
-    programs = import_programs("hvdgrab.balance.backends.sparse_programs")
-    tiles = tiles or Tiles()
-    _check_sparse(indices, values, running_sum)
-    check_device(programs.sparse_rows, running_sum.device)
-    m, k = values.shape
-    signs, dropped = _decisions(m, running_sum.device)
-    if m and k and len(running_sum):
-        launch = _launch_sparse_rows if k <= tiles.sparse_resident else _launch_wide_rows
-        with on_device(running_sum):
-            launch(programs, indices, values, running_sum, signs, dropped, tiles)
     return signs, dropped.view(_torch().bool)
 
 
@@ -189,48 +151,6 @@ def _launch_blocks(
             break
 
 
-def _launch_sparse_rows(
-    programs: Any,
-    indices: torch.Tensor,
-    values: torch.Tensor,
-    running_sum: torch.Tensor,
-    signs: torch.Tensor,
-    dropped: torch.Tensor,
-    tiles: Tiles,
-) -> None:
-    m, k = values.shape
-    chunk = min(4 * tiles.chunk, _power_of_two(k))
-    programs.sparse_rows[(1,)](
-        indices, values, running_sum, signs, dropped, m, k, len(running_sum),
-        *indices.stride(), *values.stride(), running_sum.stride(0), CHUNK=chunk, num_warps=max(1, min(16, chunk // 64)),
-    )  # fmt: skip
-
-
-def _launch_wide_rows(
-    programs: Any,
-    indices: torch.Tensor,
-    values: torch.Tensor,
-    running_sum: torch.Tensor,
-    signs: torch.Tensor,
-    dropped: torch.Tensor,
-    tiles: Tiles,
-) -> None:
-    """Two launches a row: all partial sums of its product must be there before any part of the running sum may change."""
-    m, k = values.shape
-    strides = (*indices.stride(), *values.stride(), running_sum.stride(0))
-    chunks = -(-k // tiles.chunk)
-    parts = min(chunks, tiles.programs)
-    partials = running_sum.new_empty(parts)
-    for row in range(m):
-        programs.sparse_multiply[(parts,)](
-            indices, values, running_sum, partials, row, k, len(running_sum), chunks, *strides, CHUNK=tiles.chunk
-        )
-        programs.sparse_update[(parts,)](
-            indices, values, running_sum, partials, signs, dropped, row, k, len(running_sum), chunks, *strides,
-            PARTS=_power_of_two(parts), CHUNK=tiles.chunk,
-        )  # fmt: skip
-
-
 def _torch() -> Any:
     import torch
 
@@ -251,22 +171,8 @@ def _check(rows: torch.Tensor, running_sum: torch.Tensor) -> None:
     if rows.ndim != 2 or running_sum.ndim != 1 or rows.shape[1] != running_sum.shape[0]:
         shapes = f"{tuple(rows.shape)} and {tuple(running_sum.shape)}"
         raise UsageError(f"differences must be (m, d) and running_sum (d,), not {shapes}")
-    _check_kinds("differences", rows, running_sum)
-
-
-def _check_sparse(indices: torch.Tensor, values: torch.Tensor, running_sum: torch.Tensor) -> None:
-    if values.ndim != 2 or indices.shape != values.shape or running_sum.ndim != 1:
-        shapes = f"{tuple(indices.shape)}, {tuple(values.shape)} and {tuple(running_sum.shape)}"
-        raise UsageError(f"indices and values must be (m, k) and running_sum (d,), not {shapes}")
-    if str(indices.dtype) not in ("torch.int32", "torch.int64"):
-        raise UsageError(f"indices must be int32 or int64, not {indices.dtype}")
-    _check_kinds("values", values, running_sum)
-    if indices.device != values.device:
-        raise UsageError(f"indices are on {indices.device}, values on {values.device}: move one of them")
-
-
-def _check_kinds(name: str, rows: torch.Tensor, running_sum: torch.Tensor) -> None:
     if str(rows.dtype) not in _FLOATS or str(running_sum.dtype) != "torch.float32":
-        raise UsageError(f"{name} must be floating-point and running_sum float32, not {rows.dtype} and {running_sum.dtype}")
+        kinds = f"{rows.dtype} and {running_sum.dtype}"
+        raise UsageError(f"differences must be floating-point and running_sum float32, not {kinds}")
     if rows.device != running_sum.device:
-        raise UsageError(f"{name} are on {rows.device}, running_sum on {running_sum.device}: move one of them")
+        raise UsageError(f"differences are on {rows.device}, running_sum on {running_sum.device}: move one of them")

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdgrab.balance.arrays import Array
-from hvdgrab.balance.backends.blocks import host_blocks
+from hvdgrab.balance.arrays import Array, host_blocks
 from hvdgrab.balance.sign_rules import SignRule, decide, refuse_bad_sum, threshold
 
 Decision = tuple[NDArray[np.int8], NDArray[np.bool_]]

@@ -24,7 +24,7 @@ import numba
 import numpy as np
 
 from hvdgrab.balance import sign_rules
-from hvdgrab.balance.backends.cache import private_directory
+from hvdgrab.balance.backends.compiled import private_directory
 
 TILE = 1024
 """Elements whose products are added in the input's type; sums of tiles are float64, so that rounding does not grow with d."""
