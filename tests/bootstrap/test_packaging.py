@@ -13,7 +13,7 @@ import pytest
 
 from tests.bootstrap.conftest import ROOT
 
-KEPT = ("hvdgrab", "launcher", "configs", "slurm", "pyproject.toml", "setup.py", "MANIFEST.in", "LICENSE", "README.md")
+KEPT = ("hvdgrab", "launcher", "configs", "docs", "slurm", "pyproject.toml", "setup.py", "MANIFEST.in", "LICENSE", "README.md")
 
 
 def pip(*arguments: str | Path, python: str | Path = sys.executable) -> None:
@@ -44,7 +44,7 @@ def test_jobs_and_batch_scripts_travel(wheel: Path) -> None:
         assert {f"launcher/_shipped/{path.as_posix()}" for path in here} <= names
     assert {"launcher/bootstrap/constraints.txt", "launcher/bootstrap/find_python.sh"} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert not any(name.startswith("tests/") for name in names)
+    assert not any(name.startswith(("tests/", "docs/", "launcher/_shipped/docs/")) for name in names)
 
 
 def test_installing_changes_no_torch(wheel: Path, tmp_path: Path) -> None:
