@@ -8,15 +8,13 @@ import time
 from launcher.host.identity import alive, own_identity
 from launcher.jobdir.paths import AttemptPaths
 
-VARIABLE = "HVDGRAB_SUPERVISOR"
-"""Host, process id and start of the supervisor, set by it for all it starts."""
 SILENCE = 120.0
 """Seconds without a touch of ``alive`` after which a supervisor on another host is taken for lost.  File systems that several
 hosts share may show a change up to a minute late."""
 
 
 def own_name() -> str:
-    """The value of `VARIABLE` for this process."""
+    """The value of `launcher.jobdir.variables.SUPERVISOR` for this process."""
     return "{host} {pid} {pid_started}".format(**own_identity())
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.attempt.starter import Alive, Gone, Handle, Seen, StartError, Unknown
-from launcher.attempt.sweep import ATTEMPT, MARK, marked
+from launcher.attempt.sweep import marked
 from launcher.host.identity import alive, start_ticks
+from launcher.jobdir import variables
 from launcher.jobdir.claim import Claim
 
 if TYPE_CHECKING:
@@ -37,13 +38,14 @@ class LocalStarter:
     def start(self, job: JobPaths, attempt: int, plan: Plan, environment: Mapping[str, str]) -> Handle:
         """Start the supervisor in a session of its own, with its output in the attempt's directory."""
         inherited = {name: value for name, value in environment.items() if name not in plan.scrubbed}
+        own = {variables.JOB_ID: job.id, variables.ATTEMPT: str(attempt)}
         output = job.attempt(attempt).root / "supervisor.log"
         try:
             file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(file, "ab") as stream:
                 process = subprocess.Popen(
                     [plan.python, "-m", SUPERVISOR, str(job.root), str(attempt)],
-                    cwd=job.root, env={**inherited, **plan.environment, MARK: job.id, ATTEMPT: str(attempt)},
+                    cwd=job.root, env={**inherited, **plan.environment, **own},
                     stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True,
                     umask=self._umask,
                 )  # fmt: skip

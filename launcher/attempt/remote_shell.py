@@ -13,10 +13,10 @@ from pathlib import Path
 
 from launcher.attempt.rank.task import read_plan
 from launcher.host.ssh import DEFAULTS
+from launcher.jobdir import variables
 from launcher.jobdir.paths import AttemptPaths, JobPaths
 
-PYTHON_VARIABLE = "HVDGRAB_PYTHON"
-TEXT = f'#!/bin/sh\nexec "${PYTHON_VARIABLE}" -m launcher.attempt.remote_shell "$@"\n'
+TEXT = f'#!/bin/sh\nexec "${variables.PYTHON}" -m launcher.attempt.remote_shell "$@"\n'
 
 
 def write(attempt: AttemptPaths) -> None:
@@ -31,8 +31,8 @@ def write(attempt: AttemptPaths) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; does not return where ssh can be started."""
-    job = JobPaths(Path(os.environ["HVDGRAB_JOB_DIR"]))
-    plan = read_plan(job.attempt(int(os.environ["HVDGRAB_ATTEMPT"])))
+    job = JobPaths(Path(os.environ[variables.JOB_DIR]))
+    plan = read_plan(job.attempt(int(os.environ[variables.ATTEMPT])))
     command = [*plan["ssh_command"], *DEFAULTS[1:], *argv]
     try:
         os.execvp(command[0], command)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable, Sequence
 
 from launcher.attempt.backends.base import Backend
-from launcher.attempt.rank.keeper import GRACE, GRACE_VARIABLE, seconds_of
+from launcher.attempt.rank.keeper import GRACE
 from launcher.attempt.view import View
-from launcher.jobdir import words
+from launcher.jobdir import variables, words
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import AttemptPaths
@@ -39,7 +38,7 @@ class Stopper:
         self._ended_at: float | None = None
         self._terminate_at: float | None = None
         self._kill_at: float | None = None
-        self.grace = seconds_of(os.environ.get(GRACE_VARIABLE), GRACE)
+        self.grace = variables.seconds_in(variables.GRACE_SECONDS, GRACE)
         """Seconds between TERM and KILL for the ranks."""
         self.request: Stop | None = None
         """Why the attempt is being ended; None while it is not."""

@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from launcher.host import processes
+from launcher.jobdir import variables
 
-MARK = "HVDGRAB_JOB_ID"
-ATTEMPT = "HVDGRAB_ATTEMPT"
 PAUSE = 0.05
 
 
 def marked(job_id: str, attempt: int | None = None) -> list[processes.Entry]:
     """Living processes of a job, or of one attempt of it, on this host, this process and those that wait for it left out."""
-    wanted = [f"{MARK}={job_id}".encode(), *([f"{ATTEMPT}={attempt}".encode()] if attempt is not None else [])]
+    wanted = [f"{variables.JOB_ID}={job_id}".encode()]
+    wanted += [f"{variables.ATTEMPT}={attempt}".encode()] if attempt is not None else []
     known = processes.table()
     waiting = _ancestors(known)
     return [entry for entry in processes.marked(wanted, known) if entry.pid not in waiting]
@@ -31,7 +31,7 @@ def marked(job_id: str, attempt: int | None = None) -> list[processes.Entry]:
 def carries(pid: int, job_id: str) -> bool:
     """Whether a process of this host lives and carries a job's mark."""
     found = processes.look(pid)
-    return found is not None and bool(processes.marked([f"{MARK}={job_id}".encode()], {pid: found}))
+    return found is not None and bool(processes.marked([f"{variables.JOB_ID}={job_id}".encode()], {pid: found}))
 
 
 def family(job_id: str, attempt: int | None = None) -> list[processes.Entry]:

@@ -10,9 +10,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.attempt.rank.keeper import HEARTBEAT, HEARTBEAT_VARIABLE, seconds_of
+from launcher.attempt.rank.keeper import HEARTBEAT
 from launcher.host.clock import Unchanged
-from launcher.jobdir import words
+from launcher.jobdir import variables, words
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.metrics import duration
 from launcher.jobdir.paths import AttemptPaths
@@ -41,7 +41,7 @@ class Watch:
         self._moved = now
         self._observed = 0.0
         self._beats = Unchanged()
-        self._silence = MISSED_BEATS * seconds_of(os.environ.get(HEARTBEAT_VARIABLE), HEARTBEAT)
+        self._silence = MISSED_BEATS * variables.seconds_in(variables.HEARTBEAT_SECONDS, HEARTBEAT)
         self.progressed = False
         """Whether the training has shown any progress in this attempt."""
 

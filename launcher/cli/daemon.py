@@ -18,6 +18,7 @@ from launcher.daemon import spawn
 from launcher.daemon.dirs import Dirs
 from launcher.daemon.http.client import Client, NotRunningError, OfflineRecord
 from launcher.errors import EXIT_OK, EXIT_UNREACHABLE, UnreachableError
+from launcher.jobdir import variables
 from launcher.jobdir.words import FINAL, DaemonStatus
 
 
@@ -153,9 +154,9 @@ def unit(*, as_json: bool) -> int:
 def unit_text() -> str:
     """The unit for this installation, with the directories that the environment names."""
     root = Path(launcher.__file__).resolve().parents[1]
-    kept = {name: os.environ[name] for name in ("HVDGRAB_STATE", "HVDGRAB_RUNTIME", "PATH") if os.environ.get(name)}
-    variables = {"PYTHONPATH": str(root), **kept}
-    environment = "".join(f"Environment={_quoted(f'{name}={value}')}\n" for name, value in variables.items())
+    kept = {name: os.environ[name] for name in (variables.STATE, variables.RUNTIME, "PATH") if os.environ.get(name)}
+    settings = {"PYTHONPATH": str(root), **kept}
+    environment = "".join(f"Environment={_quoted(f'{name}={value}')}\n" for name, value in settings.items())
     command = " ".join(_quoted(word) for word in (sys.executable, "-m", "launcher", "daemon", "run"))
     return UNIT.format(command=command, environment=environment)
 

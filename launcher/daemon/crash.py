@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-VARIABLE = "HVDGRAB_CRASH_AT"
+from launcher.jobdir.variables import CRASH_AT
+
 STEPS = (
     "submit-environment-kept",
     "submit-recorded",
@@ -30,7 +31,7 @@ _passed: dict[str, int] = {}
 
 def step(name: str) -> None:
     """Pass a place.  Costs nothing where no crash is wished for."""
-    wanted = os.environ.get(VARIABLE)
+    wanted = os.environ.get(CRASH_AT)
     if wanted is None:
         return
     place, _, count = wanted.partition(":")

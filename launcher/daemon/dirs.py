@@ -16,6 +16,7 @@ from pathlib import Path
 
 from launcher.errors import LauncherError
 from launcher.host.filesystem import is_network, kind_of
+from launcher.jobdir import variables
 
 SOCKET_PATH_MOST = 107
 """Bytes that Linux takes in the path of a Unix socket, its final zero left out."""
@@ -32,9 +33,9 @@ class Dirs:
     def of_user(cls) -> Dirs:
         """Those of this process's user, as the environment says."""
         home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where HOME is unknown
-        state = _from("HVDGRAB_STATE") or (_from("XDG_STATE_HOME") or home / ".local" / "state") / "hvdgrab"
+        state = _from(variables.STATE) or (_from("XDG_STATE_HOME") or home / ".local" / "state") / "hvdgrab"
         below = _from("XDG_RUNTIME_DIR")
-        runtime = _from("HVDGRAB_RUNTIME") or (below / "hvdgrab" if below else Path(f"/tmp/hvdgrab-{os.getuid()}"))
+        runtime = _from(variables.RUNTIME) or (below / "hvdgrab" if below else Path(f"/tmp/hvdgrab-{os.getuid()}"))
         return cls(state, runtime)
 
     @property

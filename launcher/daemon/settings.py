@@ -20,6 +20,7 @@ import yaml
 
 from launcher.daemon.queue import Capacity
 from launcher.errors import LauncherError
+from launcher.jobdir.variables import PREFIX
 
 KEYS = ("max_running", "cpus", "gpus")
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
@@ -69,9 +70,9 @@ def _from_file(file: Path) -> dict[str, int | None]:
 def _from_environment(environment: Mapping[str, str]) -> dict[str, int]:
     found = {}
     for key in KEYS:
-        text = environment.get(f"HVDGRAB_{key.upper()}")
+        text = environment.get(f"{PREFIX}{key.upper()}")
         if text:
-            found[key] = _count(int(text) if text.isascii() and text.isdigit() else text, f"HVDGRAB_{key.upper()}")
+            found[key] = _count(int(text) if text.isascii() and text.isdigit() else text, f"{PREFIX}{key.upper()}")
     return found
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import launcher
 from launcher.daemon.dirs import Dirs
 from launcher.errors import UnreachableError
+from launcher.jobdir import variables
 
 START_SECONDS = 90.0
 """A daemon that takes over from another host waits out its lease first."""
@@ -33,7 +34,7 @@ _KEPT = (
     "CUDA_VISIBLE_DEVICES",
     "SLURM_CONF",
 )
-_KEPT_PREFIXES = ("HVDGRAB_", "XDG_", "PYTHON", "LC_")
+_KEPT_PREFIXES = (variables.PREFIX, "XDG_", "PYTHON", "LC_")
 _READY = b"ready "
 _WAITS = re.compile(rb"\Awaits ([^\n]*)\n")
 
@@ -82,7 +83,7 @@ def listens(dirs: Dirs, seconds: float) -> bool:
 def daemon_environment() -> dict[str, str]:
     """What a daemon needs of the environment of whoever starts it: neither secrets nor an outer job's variables."""
     kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
-    for name in ("HVDGRAB_JOB_ID", "HVDGRAB_JOB_DIR", "HVDGRAB_ATTEMPT", "HVDGRAB_GRAB"):
+    for name in (variables.JOB_ID, variables.JOB_DIR, variables.ATTEMPT, variables.GRAB):
         kept.pop(name, None)
     root = str(Path(launcher.__file__).resolve().parent.parent)
     others = [part for part in kept.get("PYTHONPATH", "").split(":") if part and part != root]

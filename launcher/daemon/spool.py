@@ -22,7 +22,7 @@ from launcher.daemon.crash import step
 from launcher.daemon.requests import Desk
 from launcher.errors import LauncherError, UnreachableError, UsageError
 from launcher.host.files import replace_text
-from launcher.jobdir.paths import JOBS_VARIABLE
+from launcher.jobdir import variables
 from launcher.jobdir.words import Submission
 from launcher.plan.prepare import Prepared, prepare, write_directory
 
@@ -57,7 +57,7 @@ class Spool:
         self._recover_at = 0.0
         root = context.dirs.spool
         self._taken, self._done, self._refused = (root / name for name in _OWN)
-        self._jobs = os.environ.get(JOBS_VARIABLE) or str(context.dirs.state / "jobs")
+        self._jobs = os.environ.get(variables.JOBS) or str(context.dirs.state / "jobs")
 
     def look(self, now: float) -> float | None:
         """Take what is ready.

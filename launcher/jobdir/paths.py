@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.errors import UsageError
+from launcher.jobdir import variables
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 NAME_RULE = "a name consists of 1 to 64 letters, digits, dots, dashes and underscores, and starts with a letter or digit"
 ID_PATTERN = NAME_PATTERN + r"-\d{8}-\d{6}-[0-9a-f]{4}"
-JOBS_VARIABLE = "HVDGRAB_JOBS"
 OTHERS_READ = 0o755
 """Mode of directories in which a file decides what runs: whatever the user's umask, nobody else puts one there."""
 
@@ -211,7 +211,7 @@ def new_id(name: str, now: float | None = None, salt: str | None = None) -> str:
 
 def jobs_root(option: str | None) -> Path:
     """The directory of all jobs: ``--jobs-dir``, else $HVDGRAB_JOBS, else ./jobs.  Absolute."""
-    chosen = option or os.environ.get(JOBS_VARIABLE) or "jobs"
+    chosen = option or os.environ.get(variables.JOBS) or "jobs"
     return Path(os.path.abspath(os.path.expanduser(chosen)))  # noqa: PTH100, PTH111 - resolve() would follow the user's links
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from launcher.attempt.backends import BACKENDS, choose, command_of
 from launcher.errors import PlanError
+from launcher.jobdir import variables
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import PLAN_VERSION, Plan
 from launcher.plan.checks import check_root, check_spec
@@ -88,9 +89,9 @@ def _completed(draft: Plan, job: JobPaths) -> Plan:
     """The plan with all that follows from its other parts: variables of the attempt, files, argv."""
     attempt = job.attempt(draft.attempt)
     values = draft.environment | {
-        "HVDGRAB_ATTEMPT": str(draft.attempt),
-        "HVDGRAB_PROGRESS": str(attempt.progress),
-        "HVDGRAB_FINISHED": str(job.finished),
+        variables.ATTEMPT: str(draft.attempt),
+        variables.PROGRESS: str(attempt.progress),
+        variables.FINISHED: str(job.finished),
     }
     files = (job.spec, job.plan, attempt.plan, job.events, *(job.rank_log(rank) for rank in range(draft.ranks)))
     plan = replace(draft, environment=values, files=tuple(str(path) for path in files), argv=())
@@ -192,16 +193,16 @@ def resolve_workdir(workdir: str | None, cwd: str) -> str:
 
 def _environment(spec: Spec, facts: Facts, job: JobPaths, backend: str, layout: Layout) -> dict[str, str]:
     values = {
-        "HVDGRAB_JOB_ID": job.id,
-        "HVDGRAB_JOB_DIR": str(job.root),
+        variables.JOB_ID: job.id,
+        variables.JOB_DIR: str(job.root),
         "OMP_NUM_THREADS": str(layout.threads),
         "PYTHONUNBUFFERED": "1",
     }
     grab = spec.grab.model_dump(mode="json", exclude_unset=True)
     if grab:
-        values["HVDGRAB_GRAB"] = json.dumps(grab, sort_keys=True)
+        values[variables.GRAB] = json.dumps(grab, sort_keys=True)
     if layout.server:
-        values["HVDGRAB_SERVER_RANKS"] = str(layout.server)
+        values[variables.SERVER_RANKS] = str(layout.server)
     if facts.package_root:
         others = [part for part in facts.pythonpath.split(":") if part and part != facts.package_root]
         values["PYTHONPATH"] = ":".join([facts.package_root, *others])

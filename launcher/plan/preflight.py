@@ -11,6 +11,7 @@ from pathlib import Path
 from launcher.attempt.rank.output import SHORTEST_SECRET
 from launcher.attempt.rank.task import find_program
 from launcher.errors import PlanError, Problem
+from launcher.jobdir import variables
 from launcher.jobdir.plan import Plan
 from launcher.slurm.script import script
 from launcher.spec.model import Spec
@@ -71,7 +72,7 @@ def _written_out(plan: Plan, name: str, value: str) -> Iterator[Fault]:
         "network": (*plan.network_args, *_of_network(plan)),
         "slurm": tuple(_texts(plan.slurm)),
         "workdir": (plan.workdir,),
-        "grab": (plan.environment.get("HVDGRAB_GRAB", ""),),
+        "grab": (plan.environment.get(variables.GRAB, ""),),
         "name": (plan.job_dir,),
     }
     for place, texts in places.items():

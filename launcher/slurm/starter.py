@@ -6,16 +6,15 @@ so one handle may stand for several attempts, of which the newest counts.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.attempt.rank.keeper import seconds_of
 from launcher.attempt.starter import Alive, Gone, Handle, Seen, Unknown, Unreachable
 from launcher.host.clock import Unchanged
+from launcher.jobdir import variables
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.words import FAILURE, LOST_NODE
 from launcher.slurm import submission
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 INTERVAL = 10.0
 """Seconds between two questions to the scheduler."""
-INTERVAL_VARIABLE = "HVDGRAB_SLURM_SECONDS"
 PATIENCE = 1.0
 """Seconds to wait for an answer that is on its way."""
 START_PATIENCE = 2.0
@@ -58,7 +56,7 @@ class SlurmStarter:
         self, interval: float | None = None, *, settle: float = SETTLE, quiet: float = QUIET,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self.interval = seconds_of(os.environ.get(INTERVAL_VARIABLE), INTERVAL) if interval is None else interval
+        self.interval = variables.seconds_in(variables.SLURM_SECONDS, INTERVAL) if interval is None else interval
         self._settle = settle
         self._quiet = quiet
         self._clock = clock

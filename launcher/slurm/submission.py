@@ -18,6 +18,7 @@ from launcher.jobdir.claim import Claim
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.paths import AttemptPaths, JobPaths
 from launcher.jobdir.plan import Plan
+from launcher.jobdir.variables import PREFIX
 from launcher.slurm import commands, script
 from launcher.slurm.answers import NoAnswer, Row, parse_submitted, refusal
 from launcher.slurm.commands import Reach
@@ -110,7 +111,7 @@ def submit(job: JobPaths, number: int, plan: Plan, environment: Mapping[str, str
 
 def _environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in environment.items() if name not in plan.scrubbed or name in commands.KEPT}
-    return kept | {name: value for name, value in plan.environment.items() if not name.startswith("HVDGRAB_")}
+    return kept | {name: value for name, value in plan.environment.items() if not name.startswith(PREFIX)}
 
 
 def _taken(attempt: AttemptPaths, intent: Submission, answer: commands.Answer) -> Handle:

@@ -16,14 +16,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from launcher.jobdir import variables as own
+
 MAX_ARGUMENT = 131_071
 """Bytes that Linux takes in one argument or variable (MAX_ARG_STRLEN without its final zero)."""
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-OWN_VARIABLES = tuple(
-    f"HVDGRAB_{name}" for name in ("JOB_ID", "JOB_DIR", "GRAB", "ATTEMPT", "PROGRESS", "FINISHED", "SERVER_RANKS")
-)
-USER_VARIABLES = ("HVDGRAB_DATA",)
+OWN_VARIABLES = (own.JOB_ID, own.JOB_DIR, own.GRAB, own.ATTEMPT, own.PROGRESS, own.FINISHED, own.SERVER_RANKS)
+USER_VARIABLES = (own.DATA,)
 """Variables with hvdgrab's prefix that belong to the user."""
 
 _OUTER_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "PMI", "PRTE_", "HYDRA_", "HYDI_", "MPIEXEC_", "OMPI_")
@@ -31,7 +31,7 @@ _TUNING_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
 HOROVOD_PLACE = tuple(
     f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
 )
-_RESERVED_PREFIXES = ("HVDGRAB_", "OMPI_", "PMI", "PRTE_", "SLURM_", "SBATCH_")
+_RESERVED_PREFIXES = (own.PREFIX, "OMPI_", "PMI", "PRTE_", "SLURM_", "SBATCH_")
 
 
 def scrubbed(names: Iterable[str]) -> tuple[str, ...]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from launcher.attempt.lifeline import VARIABLE
-from launcher.attempt.rank.task import own_variables
 from launcher.errors import PlanError
 from launcher.jobdir.paths import AttemptPaths, JobPaths
 from launcher.jobdir.plan import Plan
+from launcher.jobdir.variables import SUPERVISOR, own_variables
 from launcher.plan.flavours import Flags, flags_for
 
 
@@ -101,7 +100,7 @@ def remote_shell_options(plan: Plan, flags: Flags) -> list[str]:
 
 def exported(plan: Plan) -> tuple[str, ...]:
     """Names of the variables that the wrappers on other hosts need, sorted; values travel inside mpirun's own connection."""
-    names = {*plan.environment, *own_variables(attempt_of(plan)), VARIABLE, *plan.secrets}
+    names = {*plan.environment, *own_variables(attempt_of(plan)), SUPERVISOR, *plan.secrets}
     return tuple(sorted(names))
 
 

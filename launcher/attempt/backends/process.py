@@ -6,14 +6,13 @@ import os
 import signal
 
 from launcher.attempt.group import ProcessGroup
-from launcher.attempt.lifeline import VARIABLE, own_name
+from launcher.attempt.lifeline import own_name
 from launcher.attempt.rank.output import Output
-from launcher.attempt.rank.task import own_variables
-from launcher.attempt.remote_shell import PYTHON_VARIABLE
 from launcher.attempt.sweep import end, family
 from launcher.host import processes
 from launcher.jobdir.paths import AttemptPaths
 from launcher.jobdir.plan import Plan
+from launcher.jobdir.variables import PYTHON, SUPERVISOR, own_variables
 from launcher.plan.facts import without_foreign_prefix
 
 
@@ -86,4 +85,4 @@ def starting_environment(plan: Plan, attempt: AttemptPaths) -> dict[str, str]:
     """The environment of the program that starts the ranks: the inherited one, scrubbed, with the plan's variables and marks."""
     own = without_foreign_prefix(plan.launcher_path, os.environ) if plan.launcher_path else os.environ
     inherited = {name: value for name, value in own.items() if name not in plan.scrubbed}
-    return inherited | plan.environment | own_variables(attempt) | {VARIABLE: own_name(), PYTHON_VARIABLE: plan.python}
+    return inherited | plan.environment | own_variables(attempt) | {SUPERVISOR: own_name(), PYTHON: plan.python}

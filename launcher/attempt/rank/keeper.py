@@ -14,14 +14,14 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from launcher.attempt.lifeline import VARIABLE, Lifeline
+from launcher.attempt.lifeline import Lifeline
 from launcher.attempt.rank.output import LogFile, Output
 from launcher.attempt.rank.program import start
 from launcher.attempt.rank.task import Task, read_task
 from launcher.host import processes
 from launcher.host.identity import node_name
 from launcher.host.signals import STOPPING, SignalBox
-from launcher.jobdir import words
+from launcher.jobdir import variables, words
 from launcher.jobdir.claim import superseded
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import AttemptPaths
@@ -29,13 +29,11 @@ from launcher.jobdir.stop import Stop
 
 GRACE = 5.0
 """Seconds between the first signal to stop and KILL."""
-GRACE_VARIABLE = "HVDGRAB_GRACE_SECONDS"
 DRAIN = 0.5
 """Seconds after the program's end for which output of what it left behind is still taken."""
 POLL = 1.0
 """Seconds between looks at ``stop.json`` and at the supervisor."""
 HEARTBEAT = 5.0
-HEARTBEAT_VARIABLE = "HVDGRAB_HEARTBEAT_SECONDS"
 KILLED_WITHIN = 10.0
 """Seconds for which processes that KILL does not end at once are waited for."""
 EXIT_NOT_FOUND = 127
@@ -56,9 +54,9 @@ class Keeper:
         self._output = output
         self.mark = replace(mark, pid=process.pid, heartbeat=mark.started)
         self._begun = time.monotonic()
-        self._grace = seconds_of(os.environ.get(GRACE_VARIABLE), GRACE)
-        self._every = seconds_of(os.environ.get(HEARTBEAT_VARIABLE), HEARTBEAT)
-        self._lifeline = Lifeline(attempt, os.environ.get(VARIABLE, ""))
+        self._grace = variables.seconds_in(variables.GRACE_SECONDS, GRACE)
+        self._every = variables.seconds_in(variables.HEARTBEAT_SECONDS, HEARTBEAT)
+        self._lifeline = Lifeline(attempt, os.environ.get(variables.SUPERVISOR, ""))
         self._beat_at = self._begun + self._every
         self._look_at = self._begun
         self._limit_at: float | None
@@ -195,14 +193,6 @@ class Keeper:
             processes.send(found, signal.SIGKILL)
             time.sleep(0.01)
             processes.reap()
-
-
-def seconds_of(text: str | None, default: float) -> float:
-    """A variable's number of seconds; the default where it is none."""
-    try:
-        return max(0.05, float(text)) if text else default
-    except ValueError:
-        return default
 
 
 def keep(attempt: AttemptPaths, rank: int, line: int) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.jobdir.paths import AttemptPaths
+from launcher.jobdir.variables import own_variables
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 """Where MPIs and schedulers say which rank this is, in the order in which they are asked."""
@@ -77,17 +78,6 @@ def read_task(attempt: AttemptPaths, rank: int, inherited: Mapping[str, str]) ->
         checkpoint_signal=plan.get("checkpoint_signal"),
         before_limit=plan.get("before_limit", 0.0),
     )
-
-
-def own_variables(attempt: AttemptPaths) -> dict[str, str]:
-    """Variables that every process of an attempt carries: its mark, and where the training says how far it is."""
-    return {
-        "HVDGRAB_JOB_ID": attempt.job.id,
-        "HVDGRAB_JOB_DIR": str(attempt.job.root),
-        "HVDGRAB_ATTEMPT": str(attempt.number),
-        "HVDGRAB_PROGRESS": str(attempt.progress),
-        "HVDGRAB_FINISHED": str(attempt.job.finished),
-    }
 
 
 def _bytes(text: str) -> bytes:

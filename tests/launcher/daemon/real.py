@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 from launcher.attempt.sweep import sweep
-from launcher.daemon import crash, spawn
+from launcher.daemon import spawn
 from launcher.daemon.dirs import Dirs
 from launcher.daemon.http.client import Client, JobView, Submission
 from launcher.errors import LauncherError
 from launcher.host.identity import start_ticks
 from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.variables import CRASH_AT
 from launcher.plan import facts
 from tests.launcher.daemon.kit import job_directory
 from tests.launcher.helpers import clean_environment
@@ -38,16 +39,16 @@ class RealDaemon:
         monkeypatch.setenv("HVDGRAB_STATE", str(self.dirs.state))
         monkeypatch.setenv("HVDGRAB_RUNTIME", str(self.dirs.runtime))
         monkeypatch.setenv("HVDGRAB_CPUS", "64")
-        monkeypatch.delenv(crash.VARIABLE, raising=False)
+        monkeypatch.delenv(CRASH_AT, raising=False)
 
     def start(self, crash_at: str | None = None) -> int:
         """Start a daemon, where told one that ends at a step; returns its process id."""
         if crash_at is not None:
-            os.environ[crash.VARIABLE] = crash_at
+            os.environ[CRASH_AT] = crash_at
         try:
             return spawn.start(self.dirs)
         finally:
-            os.environ.pop(crash.VARIABLE, None)
+            os.environ.pop(CRASH_AT, None)
 
     def client(self, start: bool = True) -> Client:
         return Client.connect(start, self.dirs)
