@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launcher.daemon.http.client import read_record_offline
-from launcher.daemon.http.offline import OfflineRecord
+from launcher.daemon.http.client import OfflineRecord, read_record_offline
 from launcher.errors import LauncherError
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from launcher.cli.book import Listed, directory_view, open_book
 from launcher.cli.follow import Link
 from launcher.cli.guard import complain
 from launcher.cli.texts import end_lines, next_commands, state_text
-from launcher.daemon.http.client import Client, JobView
+from launcher.daemon.http.client import Client
+from launcher.daemon.http.messages import JobView
 from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError, UsageError
 from launcher.host.identity import alive
 from launcher.jobdir.claim import Claim

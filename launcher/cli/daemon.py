@@ -17,9 +17,10 @@ from launcher.cli.texts import moment
 from launcher.daemon import spawn
 from launcher.daemon.dirs import Dirs
 from launcher.daemon.http.client import Client, NotRunningError, OfflineRecord
+from launcher.daemon.http.messages import DaemonStatus
 from launcher.errors import EXIT_OK, EXIT_UNREACHABLE, UnreachableError
 from launcher.jobdir import variables
-from launcher.jobdir.words import FINAL, DaemonStatus
+from launcher.jobdir.words import FINAL
 
 
 def start(*, as_json: bool) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from launcher.daemon.http.client import Client, JobView
+from launcher.daemon.http.client import Client
+from launcher.daemon.http.messages import JobView
 from launcher.errors import UnreachableError
 from launcher.jobdir.metrics import Epoch, MetricsFollower
 from launcher.jobdir.paths import JobPaths

@@ -13,7 +13,7 @@ from launcher.cli.book import Listed, open_book
 from launcher.cli.table import colourful, painted, table
 from launcher.cli.terminal import printable
 from launcher.cli.texts import waiting_text
-from launcher.daemon.http.client import JobView
+from launcher.daemon.http.messages import JobView
 from launcher.errors import UsageError
 from launcher.jobdir.metrics import duration
 from launcher.jobdir.paths import jobs_root

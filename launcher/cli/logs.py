@@ -11,7 +11,8 @@ from typing import BinaryIO
 
 from launcher.cli.book import Listed, directory_view, open_book
 from launcher.cli.guard import complain
-from launcher.daemon.http.client import Client, JobView
+from launcher.daemon.http.client import Client
+from launcher.daemon.http.messages import JobView
 from launcher.errors import LauncherError, UsageError
 from launcher.jobdir.logs import SEPARATOR
 from launcher.jobdir.paths import JobPaths

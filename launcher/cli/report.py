@@ -11,7 +11,7 @@ from pathlib import Path
 
 import launcher
 from launcher.cli.book import open_book
-from launcher.daemon.http.client import JobView
+from launcher.daemon.http.messages import JobView
 from launcher.errors import EXIT_OK, LauncherError, UsageError
 from launcher.jobdir.paths import JobPaths
 

@@ -14,7 +14,7 @@ from launcher.cli.book import Listed, open_book
 from launcher.cli.table import facts
 from launcher.cli.terminal import printable
 from launcher.cli.texts import moment, next_commands, waiting_text
-from launcher.daemon.http.client import JobView
+from launcher.daemon.http.messages import JobView
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import read_events
 from launcher.jobdir.marks import RankMark, read_marks

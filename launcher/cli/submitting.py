@@ -16,7 +16,8 @@ from launcher.cli.guard import complain, warn_of
 from launcher.cli.interrupts import HeldInterrupts
 from launcher.cli.resolve import Known, name_of, resolve_all
 from launcher.cli.texts import end_lines, next_commands
-from launcher.daemon.http.client import Client, JobView
+from launcher.daemon.http.client import Client
+from launcher.daemon.http.messages import JobView
 from launcher.errors import EXIT_INTERRUPTED, EXIT_OK, LauncherError, UsageError
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.words import CANCELLED, FAILED, RUNNING, SUCCEEDED

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from launcher.cli.table import facts
 from launcher.cli.terminal import printable
-from launcher.daemon.http.client import JobView
+from launcher.daemon.http.messages import JobView
 from launcher.jobdir.metrics import duration
 
 

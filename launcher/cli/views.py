@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TextIO
 from launcher.cli.render import placement_text
 from launcher.cli.terminal import printable, tail
 from launcher.cli.texts import state_text
-from launcher.daemon.http.client import JobView
+from launcher.daemon.http.messages import JobView
 from launcher.jobdir.metrics import Epoch, MetricsFollower
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan

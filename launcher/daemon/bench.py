@@ -23,7 +23,8 @@ import psutil
 
 from launcher.daemon import spawn
 from launcher.daemon.dirs import Dirs
-from launcher.daemon.http.client import Client, Submission
+from launcher.daemon.http.client import Client
+from launcher.daemon.http.messages import Submission
 from launcher.jobdir.paths import JobPaths, new_id
 from launcher.plan import facts
 from launcher.plan.planning import make_plan

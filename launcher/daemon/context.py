@@ -15,12 +15,12 @@ from launcher.attempt.starter import Starter
 from launcher.daemon.clock import Clock
 from launcher.daemon.dirs import Dirs
 from launcher.daemon.environments import Environments
+from launcher.daemon.http.messages import JobView
 from launcher.daemon.queue import Capacity
 from launcher.daemon.record.jobs import Store
 from launcher.daemon.record.rows import Job
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.paths import JobPaths
-from launcher.jobdir.words import JobView
 
 log = logging.getLogger("hvdgrab.daemon")
 

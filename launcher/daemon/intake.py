@@ -6,11 +6,12 @@ import os
 import stat
 from pathlib import Path
 
+from launcher.daemon.http.messages import Submission
 from launcher.daemon.record.rows import Job
 from launcher.errors import UsageError
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
-from launcher.jobdir.words import QUEUED, Submission
+from launcher.jobdir.words import QUEUED
 
 PLAN_MOST = 16 << 20
 """Bytes of a plan."""

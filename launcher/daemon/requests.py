@@ -13,6 +13,7 @@ from typing import Any
 import hvdgrab
 from launcher.daemon.context import Context, log
 from launcher.daemon.crash import step
+from launcher.daemon.http.messages import DaemonStatus, JobView, Submission
 from launcher.daemon.intake import check_directory, take_in
 from launcher.daemon.record.database import RecordError
 from launcher.daemon.record.jobs import Transaction
@@ -20,7 +21,7 @@ from launcher.daemon.record.rows import Job
 from launcher.errors import EXIT_INTERRUPTED, LauncherError, UnreachableError, UsageError
 from launcher.jobdir.events import read_events
 from launcher.jobdir.paths import JobPaths
-from launcher.jobdir.words import CANCELLED, FAILED, FINAL, QUEUED, UNDER_WAY, WAITING, DaemonStatus, JobView, Submission
+from launcher.jobdir.words import CANCELLED, FAILED, FINAL, QUEUED, UNDER_WAY, WAITING
 
 CLOSING_SECONDS = 5.0
 """A retry waits so long until all that follows a job's end has been done."""
@@ -196,9 +197,9 @@ class Desk:
         """One job."""
         return self._context.view(self._job(job_id))
 
-    def views(self, states: Sequence[str], name: str | None, group: str | None, limit: int | None) -> list[JobView]:
-        """Jobs by order of submission; with ``limit`` the newest that many."""
-        return [self._context.view(job) for job in self._store.find(states, name=name, group=group, limit=limit)]
+    def views(self, states: Sequence[str], **wanted: Any) -> list[JobView]:
+        """Jobs by order of submission; see `launcher.daemon.record.jobs.Store.find`."""
+        return [self._context.view(job) for job in self._store.find(states, **wanted)]
 
     def events(self, job_id: str, after: int) -> list[dict[str, Any]]:
         """What happened to a job, without the first ``after`` events."""

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from launcher.daemon.context import Context, log
 from launcher.daemon.crash import step
+from launcher.daemon.http.messages import Submission
 from launcher.daemon.requests import Desk
 from launcher.errors import LauncherError, UnreachableError, UsageError
 from launcher.host.files import replace_text
 from launcher.jobdir import variables
-from launcher.jobdir.words import Submission
 from launcher.plan.prepare import Prepared, prepare, write_directory
 
 ENDINGS = (".yaml", ".yml")

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.daemon.http.messages import JobView, Submission
 from launcher.errors import LauncherError, UnreachableError, UsageError
 from launcher.host.files import replace_text
 from launcher.host.identity import process_table
 from launcher.jobdir.events import EventLog, own_identity
 from launcher.jobdir.paths import JobPaths, jobs_root, new_id
 from launcher.jobdir.plan import Plan
-from launcher.jobdir.words import JobView, Submission
 from launcher.plan import facts, preflight
 from launcher.plan.planning import make_plan
 from launcher.spec import loader

@@ -14,11 +14,11 @@ from fastapi.responses import JSONResponse
 import hvdgrab
 from launcher.daemon.context import log
 from launcher.daemon.http.client import PROBLEM_HEADER
-from launcher.daemon.http.messages import Group, JobId, Name, Problem, RetryBody, SubmissionBody
+from launcher.daemon.http.messages import Beginning, DaemonStatus, Group, JobId, JobView, Name, Problem, Retry, Submission
 from launcher.daemon.http.waiting import Bell
 from launcher.daemon.requests import ConflictError, Desk, NoSuchJobError
 from launcher.errors import LauncherError, UnreachableError
-from launcher.jobdir.words import DaemonStatus, JobView, State, Submission
+from launcher.jobdir.words import State
 
 LONGEST_WAIT = 60.0
 """Seconds of one `wait` request."""
@@ -83,7 +83,7 @@ def _add_errors(app: FastAPI) -> None:
 def _add_daemon(app: FastAPI, desk: Desk) -> None:
     @app.get("/v1/daemon", response_model=DaemonStatus, summary="The daemon about itself.")
     def status() -> Response:
-        return AsciiResponse(_plain(desk.status()))
+        return AsciiResponse(desk.status().to_json())
 
     @app.post("/v1/daemon/stop", status_code=202, summary="End the daemon; jobs go on running.")
     def stop() -> dict[str, bool]:
@@ -99,9 +99,8 @@ def _add_jobs(app: FastAPI, desk: Desk) -> None:
         responses={200: {"model": JobView, "description": "It was there already; nothing has changed."}},
         summary="Take a job in; durable when answered, and harmless when repeated.",
     )
-    def submit(body: SubmissionBody) -> Response:
-        wanted = Submission(body.id, body.dir, body.environment, body.priority, tuple(body.depends_on), body.group)
-        view, new = desk.submit(wanted)
+    def submit(body: Submission) -> Response:
+        view, new = desk.submit(body)
         return AsciiResponse(view.to_json(), 201 if new else 200)
 
     @app.get("/v1/jobs", response_model=list[JobView], summary="Jobs by order of submission; with limit the newest that many.")
@@ -109,9 +108,13 @@ def _add_jobs(app: FastAPI, desk: Desk) -> None:
         state: Annotated[list[State] | None, Query()] = None,
         name: Annotated[Name | None, Query()] = None,
         group: Annotated[Group | None, Query()] = None,
+        beginning: Annotated[Beginning, Query(description="Of an id or a group: what people write to name a job.")] = "",
         limit: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
     ) -> Response:
-        return AsciiResponse([view.to_json() for view in desk.views(state or (), name, group, limit)], headers=_problem(desk))
+        return AsciiResponse(
+            [view.to_json() for view in desk.views(state or (), name=name, group=group, beginning=beginning, limit=limit)],
+            headers=_problem(desk),
+        )
 
     @app.get("/v1/jobs/{id}", response_model=JobView, summary="One job.")
     def job(id: Id) -> Response:
@@ -122,7 +125,7 @@ def _add_jobs(app: FastAPI, desk: Desk) -> None:
         return AsciiResponse(desk.cancel(id).to_json())
 
     @app.post("/v1/jobs/{id}/retry", response_model=JobView, summary="Queue a failed or cancelled job again.")
-    def retry(id: Id, body: RetryBody) -> Response:
+    def retry(id: Id, body: Retry) -> Response:
         return AsciiResponse(desk.retry(id, body.environment).to_json())
 
 
@@ -147,7 +150,3 @@ def _add_watching(app: FastAPI, desk: Desk, bell: Bell) -> None:
 def _problem(desk: Desk) -> dict[str, str]:
     """The header that says what keeps the daemon from its work: whoever asks for jobs needs no second request."""
     return {} if desk.problem is None else {PROBLEM_HEADER: json.dumps(desk.problem)}
-
-
-def _plain(status: DaemonStatus) -> dict[str, Any]:
-    return {**vars(status), "jobs": dict(status.jobs)}

@@ -1,6 +1,7 @@
 """The daemon's client: what the command line and scripts use.
 
-The standard library's HTTP over the daemon's Unix socket; importing it is cheap.
+The standard library's HTTP over the daemon's Unix socket; importing it is cheap.  While no daemon answers, commands that only
+read use `read_record_offline`.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import json
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from launcher.daemon.dirs import Dirs, check_private
-from launcher.daemon.http.offline import OfflineRecord, read_record_offline
+from launcher.daemon.http.messages import DaemonStatus, JobView, Retry, Submission
 from launcher.errors import LauncherError, UnreachableError, UsageError
-from launcher.jobdir.words import DaemonStatus, JobView, Submission
 
-__all__ = ["Client", "DaemonStatus", "JobView", "NotRunningError", "OfflineRecord", "Submission", "read_record_offline"]
+if TYPE_CHECKING:
+    from launcher.daemon.record.lease import Holder  # brings in SQLite, which commands do without while a daemon answers
 
 ANSWER_SECONDS = 30.0
 """Time for an answer; a daemon that takes longer counts as not reachable."""
@@ -78,11 +80,26 @@ class Client:
         return JobView.from_json(self._insist("POST", "/v1/jobs", submission.to_json()))
 
     def jobs(
-        self, *, state: Sequence[str] = (), name: str | None = None, group: str | None = None, limit: int | None = None
+        self,
+        *,
+        state: Sequence[str] = (),
+        name: str | None = None,
+        group: str | None = None,
+        beginning: str | None = None,
+        limit: int | None = None,
     ) -> list[JobView]:
-        """Jobs, oldest first; with ``limit`` the newest that many."""
+        """Jobs, oldest first.
+
+        Args:
+            state: in which they are; any by default.
+            name: which all of them have.
+            group: which all of them belong to.
+            beginning: of their id or group.  A job's name begins its id: a few jobs, where people write any of the three.
+            limit: how many of the newest are returned at most.
+        """
+        given = {"name": name, "group": group, "beginning": beginning, "limit": limit}
         wanted = [("state", entry) for entry in state]
-        wanted += [(key, str(value)) for key, value in (("name", name), ("group", group), ("limit", limit)) if value is not None]
+        wanted += [(key, str(value)) for key, value in given.items() if value is not None]
         return [JobView.from_json(entry) for entry in self._ask("GET", f"/v1/jobs?{urlencode(wanted)}")]
 
     def job(self, job_id: str) -> JobView:
@@ -100,7 +117,7 @@ class Client:
             job_id: the job.
             environment: the submitter's environment; that of the first submission is not kept.
         """
-        return JobView.from_json(self._ask("POST", _path(job_id, "retry"), {"environment": dict(environment)}))
+        return JobView.from_json(self._ask("POST", _path(job_id, "retry"), Retry(environment).to_json()))
 
     def events(self, job_id: str, after: int = 0) -> list[dict[str, Any]]:
         """What happened to a job, as in its ``events.jsonl``, without the first ``after`` events."""
@@ -233,3 +250,36 @@ def _result(status: int, text: bytes) -> Any:
     if status >= 500:
         raise UnreachableError(message)
     raise UsageError(message)
+
+
+@dataclass(frozen=True)
+class OfflineRecord:
+    """All jobs as the record holds them; their states are those that the last daemon noted."""
+
+    views: tuple[JobView, ...]
+    """Oldest first."""
+    owner: str | None
+    """The host whose daemon owns the record; None where none does."""
+    holder: Holder | None = None
+    """The daemon that owns it, or owned it last; None before the first."""
+
+
+def read_record_offline(dirs: Dirs | None = None) -> OfflineRecord:
+    """Read the record without a daemon.
+
+    Raises:
+        RecordError: where it cannot be read; the text names the cause.
+    """
+    from launcher.daemon.record.jobs import Store
+
+    try:
+        store = Store.open_read_only((dirs or Dirs.of_user()).record)
+    except FileNotFoundError:
+        return OfflineRecord((), None)
+    try:
+        holder = store.holder
+        host = holder.host if holder is not None else "unknown"
+        owner = None if holder is None or holder.released else holder.host
+        return OfflineRecord(tuple(job.view(host) for job in store.find()), owner, holder)
+    finally:
+        store.close(release=False)

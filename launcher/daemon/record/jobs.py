@@ -125,9 +125,19 @@ class Store:
         name: str | None = None,
         group: str | None = None,
         closed: bool | None = None,
+        beginning: str = "",
         limit: int | None = None,
     ) -> list[Job]:
-        """Jobs by order of submission; with ``limit`` the newest that many."""
+        """Jobs by order of submission.
+
+        Args:
+            states: in which they are; any by default.
+            name: which all of them have.
+            group: which all of them belong to.
+            closed: whether all that follows their end has been done.
+            beginning: of their id or group.
+            limit: how many of the newest are returned at most.
+        """
         conditions: list[str] = []
         values: list[Any] = [*states]
         if states:
@@ -136,6 +146,9 @@ class Store:
             if value is not None:
                 conditions.append(f"{column} = ?")
                 values.append(value)
+        if beginning:
+            conditions.append("(substr(id, 1, ?) = ? OR substr(group_name, 1, ?) = ?)")
+            values += [len(beginning), beginning] * 2
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         rows = self._all(f"SELECT * FROM jobs{where} ORDER BY seq DESC LIMIT ?", (*values, -1 if limit is None else limit))
         return [Job.from_row(row) for row in reversed(rows)]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from launcher.jobdir.words import JobView
+from launcher.daemon.http.messages import JobView
 
 LISTS = ("depends_on", "gpu_ids", "excluded")
 """Columns that hold a JSON list."""

@@ -20,7 +20,8 @@ import pytest
 from launcher.cli.main import main
 from launcher.daemon import spawn
 from launcher.daemon.dirs import Dirs
-from launcher.daemon.http.client import Client, JobView
+from launcher.daemon.http.client import Client
+from launcher.daemon.http.messages import JobView
 from launcher.errors import LauncherError, UnreachableError
 from tests.launcher.helpers import clean_environment, command_line
 

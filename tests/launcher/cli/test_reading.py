@@ -25,8 +25,8 @@ from launcher.cli.book import Listed
 from launcher.cli.main import main
 from launcher.cli.render import failure_lines
 from launcher.cli.table import painted, table
-from launcher.daemon.http.client import DaemonStatus, JobView
-from launcher.daemon.http.offline import OfflineRecord
+from launcher.daemon.http.client import OfflineRecord
+from launcher.daemon.http.messages import DaemonStatus, JobView
 from launcher.daemon.record.lease import Holder
 from launcher.errors import UnreachableError, UsageError
 from launcher.jobdir.events import EventLog, own_identity

@@ -20,7 +20,7 @@ from launcher.cli.group_views import PlainGroup, Progress, TerminalGroup, group_
 from launcher.cli.render import placement_text
 from launcher.cli.texts import state_text, waiting_text
 from launcher.cli.views import PlainView
-from launcher.daemon.http.client import JobView
+from launcher.daemon.http.messages import JobView
 from launcher.jobdir.metrics import MetricsFollower
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import HostSlots

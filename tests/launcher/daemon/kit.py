@@ -15,6 +15,7 @@ from launcher.daemon.context import Context
 from launcher.daemon.dirs import Dirs
 from launcher.daemon.ending import Ending
 from launcher.daemon.engine import Engine
+from launcher.daemon.http.messages import JobView, Submission
 from launcher.daemon.queue import Capacity
 from launcher.daemon.record.jobs import Store
 from launcher.daemon.requests import Desk
@@ -24,7 +25,6 @@ from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import JobPaths, new_id
 from launcher.jobdir.plan import Plan
-from launcher.jobdir.words import JobView, Submission
 from launcher.plan import facts
 from launcher.plan.planning import make_plan
 from launcher.spec.model import Spec

@@ -18,7 +18,8 @@ import pytest
 from launcher.attempt.sweep import sweep
 from launcher.daemon import spawn
 from launcher.daemon.dirs import Dirs
-from launcher.daemon.http.client import Client, JobView, Submission
+from launcher.daemon.http.client import Client
+from launcher.daemon.http.messages import JobView, Submission
 from launcher.errors import LauncherError
 from launcher.host.identity import start_ticks
 from launcher.jobdir.paths import JobPaths

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.daemon.http.messages import Submission
 from launcher.daemon.requests import ConflictError
 from launcher.errors import UsageError
-from launcher.jobdir.words import Submission
 from tests.launcher.daemon.kit import World, job_directory
 
 

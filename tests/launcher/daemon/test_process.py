@@ -173,6 +173,8 @@ def test_what_cannot_be_asked_is_refused_in_words(daemon: RealDaemon) -> None:
     assert client.submit(submission).submitted == view.submitted
     assert [job.id for job in client.jobs(name="odd", limit=1)] == [view.id]
     assert client.jobs(state=["failed"]) == []
+    assert [job.id for word in ("od", view.id[:-2], view.id) for job in client.jobs(beginning=word)] == [view.id] * 3
+    assert client.jobs(beginning="ood") == []
 
 
 def test_a_yaml_file_in_the_spool_becomes_a_job_and_a_bad_one_is_moved_aside(

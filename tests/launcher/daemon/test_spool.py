@@ -54,7 +54,7 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles_a_job_of_the_spool(
         world.die()
         look(world, Spool(world.context, world.desk))
     assert passed.count(step) >= min(passage, 1 if step == "spool-taken" else 2)
-    jobs = world.desk.views((), None, None, None)
+    jobs = world.desk.views(())
     assert sorted(job.name for job in jobs) == ["two-seed-0", "two-seed-1"]
     assert len({job.group for job in jobs}) == 1
     assert len(list((world.folder / "jobs").iterdir())) == 2, "no half-made directory is left"
@@ -168,7 +168,7 @@ def test_a_job_of_the_spool_runs_in_the_users_home_unless_it_says_more(world: Wo
     (world.dirs.spool / "b.yaml").write_text("name: b\ncommand: [python, -c, pass]\nresources: {ranks: 1}\nworkdir: work\n")
     look(world, Spool(world.context, world.desk))
     places = {
-        job.name: json.loads(world.paths(job.id).plan.read_text())["workdir"] for job in world.desk.views((), None, None, None)
+        job.name: json.loads(world.paths(job.id).plan.read_text())["workdir"] for job in world.desk.views(())
     }
     assert places == {"a": str(home), "b": str(home / "work")}
 
@@ -202,7 +202,7 @@ def test_notes_of_an_earlier_file_do_not_make_a_new_one_of_its_name_pass_for_don
     (world.dirs.spool / "two.yaml").write_text(TWO)
     spool = Spool(world.context, world.desk)
     look(world, spool)
-    ids = [job.id for job in world.desk.views((), None, None, None)]
+    ids = [job.id for job in world.desk.views(())]
     (world.dirs.spool / "taken" / ".two.yaml.ids").write_text("\n".join(["1:2:3:4", *ids]))  # as a crash leaves them
     (world.dirs.spool / "two.yaml").write_text(TWO)
     look(world, spool)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.daemon.http.client import Submission
+from launcher.daemon.http.messages import Submission
 from launcher.errors import UnreachableError, UsageError
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan

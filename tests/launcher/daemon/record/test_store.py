@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.daemon.http.offline import read_record_offline
+from launcher.daemon.http.client import read_record_offline
 from launcher.daemon.record import lease
 from launcher.daemon.record.database import RecordError, open_record
 from launcher.daemon.record.jobs import Store
@@ -113,6 +113,9 @@ def test_jobs_are_found_by_state_name_and_group_and_the_newest_by_limit(tmp_path
     assert [job.id for job in store.find(limit=2)] == ["job-4", "job-5"]
     assert [job.id for job in store.find(("failed",))] == ["job-1", "job-3", "job-5"]
     assert [job.id for job in store.find(group="even", limit=1)] == ["job-4"]
+    assert [job.id for job in store.find(beginning="ev")] == ["job-0", "job-2", "job-4"]
+    assert [job.id for job in store.find(beginning="job-3")] == ["job-3"]
+    assert store.find(beginning="ob-3") == []
     assert store.find(name="other") == []
     assert store.counts() == {"queued": 3, "failed": 3}
     assert store.states([f"job-{number}" for number in range(2000)])["job-3"] == "failed"
@@ -229,8 +232,8 @@ def test_the_record_can_be_read_without_a_daemon(tmp_path: Path, monkeypatch: py
         record.add(example(1))
         record.add(example(2, state="failed"))
     living = read_record_offline()
-    assert (living.owner, [view.id for view in living.jobs(state=["failed"])]) == ("login7", ["job-2"])
-    assert living.job("job-1").owner == "login7"
+    assert (living.owner, [view.id for view in living.views if view.state == "failed"]) == ("login7", ["job-2"])
+    assert living.views[0].owner == "login7"
     store.close()
     assert read_record_offline().owner is None
-    assert [view.id for view in read_record_offline().jobs(limit=1)] == ["job-2"]
+    assert [view.id for view in read_record_offline().views][-1:] == ["job-2"]
