@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from hvdgrab.config import GraBConfig
     from hvdgrab.errors import HvdGrabError
     from hvdgrab.server import init
-    from hvdgrab.training.job import mark_finished
+    from hvdgrab.training.job import StopSignal, mark_finished
     from hvdgrab.training.optimizer import GraBOptimizer
     from hvdgrab.training.sampler import GraBSampler
-    from hvdgrab.training.signals import StopSignal
 
 __version__ = "0.1.0"
 __all__ = ["GraBConfig", "GraBOptimizer", "GraBSampler", "HvdGrabError", "StopSignal", "__version__", "init", "mark_finished"]
@@ -25,7 +24,7 @@ _HOME = {
     "GraBOptimizer": "hvdgrab.training.optimizer",
     "GraBSampler": "hvdgrab.training.sampler",
     "HvdGrabError": "hvdgrab.errors",
-    "StopSignal": "hvdgrab.training.signals",
+    "StopSignal": "hvdgrab.training.job",
     "init": "hvdgrab.server",
     "mark_finished": "hvdgrab.training.job",
 }

@@ -21,7 +21,7 @@ from hvdgrab.comm.split import Split, split_world
 from hvdgrab.comm.world import check_one_library, end_job, launched_size
 from hvdgrab.config import GraBConfig
 from hvdgrab.errors import CommunicatorClosed, WorldError
-from hvdgrab.training.signals import ignore_requests
+from hvdgrab.training.job import ignore_requests
 
 
 def init(process_sets: Any = None, *, server: bool | None = None) -> None:
@@ -71,7 +71,7 @@ def _split(wanted: bool) -> Split | None:
 
 def serve(split: Split) -> None:
     """Balance until the training ranks have left; what goes wrong here ends the job."""
-    from hvdgrab.coordinator.service import Service
+    from hvdgrab.coordinator.served import Service
 
     ignore_requests()
     try:

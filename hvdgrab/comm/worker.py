@@ -35,6 +35,9 @@ class CommunicationThread:
             then waits for a rank that waits for this thread, and only the end of the process ends that.
         idle: called in the thread about every ``LOOK_EVERY`` seconds while nothing is queued; must not wait.  What it raises
             ends the thread as a job's exception does, but for `CommunicatorClosed`, which is left to the next job.
+        describe: says where this rank is, for a wait that takes long.
+        warn_every: seconds of a wait after which standard error is told for whom it waits, again and again.
+        give_up: seconds of a wait after which it is an error.
         capacity: jobs that may wait; `submit` blocks beyond that (back-pressure).
     """
 
@@ -43,14 +46,21 @@ class CommunicationThread:
         connect: Callable[[], Communicator],
         unheard: Callable[[BaseException], None],
         idle: Callable[[Communicator], None] | None = None,
+        *,
+        describe: Callable[[], str],
+        warn_every: float,
+        give_up: float,
         capacity: int = 64,
     ) -> None:
         self._jobs: queue.Queue[_Job | None] = queue.Queue(capacity)
         self._connect, self._unheard, self._idle = connect, unheard, idle
+        self._describe, self._warn_every, self._give_up = describe, warn_every, give_up
         self._heard = threading.Event()
         self._communicator: Communicator | None = None
-        self._error: BaseException | None = None
-        self._closed = False
+        self.error: BaseException | None = None
+        """What ended the thread, if anything did."""
+        self.closed = False
+        """Whether `close` was called."""
         # A daemon: a rank that dies must not wait for messages that will never come.
         self._thread = threading.Thread(target=self._run, name="hvdgrab-communication", daemon=True)
         self._thread.start()
@@ -58,7 +68,7 @@ class CommunicationThread:
     def submit(self, job: Callable[[Communicator], Result]) -> Future[Result]:
         """Queue ``job``; its result or exception arrives in the future."""
         self.check()
-        if self._closed:
+        if self.closed:
             raise CommunicationError("the communication thread is closed: nothing can be sent after optimizer.close()")
         future: Future[Result] = Future()
         while True:
@@ -70,22 +80,22 @@ class CommunicationThread:
 
     def check(self) -> None:
         """Raise what ended the thread, if anything did."""
-        if self._error is not None:
+        if self.error is not None:
             self._heard.set()
-            raise self._error
+            raise self.error
 
-    def wait(self, future: Future[Result], what: str, warn_every: float, give_up: float) -> Result:
-        """The future's result; every ``warn_every`` seconds says on standard error for whom it waits.
+    def ask(self, job: Callable[[Communicator], Result], what: str) -> Result:
+        """Queue a job and `wait` for its result."""
+        return self.wait(self.submit(job), what)
 
-        Args:
-            future: of a job of this thread.
-            what: who waits for what, for the message.
-            warn_every: seconds.
-            give_up: seconds after which the wait is an error.
+    def wait(self, future: Future[Result], what: str) -> Result:
+        """The future's result; tells on standard error for ``what`` and for whom this rank waits, if that takes long.
 
         Raises:
-            CommunicationError: ``give_up`` seconds have passed.
+            CommunicationError: the wait was given up.
+            HvdGrabError: whatever happened to the job.
         """
+        warn_every, give_up = self._warn_every, self._give_up
         began, next_warning = time.monotonic(), warn_every
         while True:
             try:
@@ -99,8 +109,8 @@ class CommunicationThread:
             if waited < min(next_warning, give_up):
                 continue
             text = (
-                f"{what}, {waited:.0f} s so far; missing: {self._missing()}. If one rank alone looked at a batch or left the "
-                "loop, give it a DataLoader with a sampler of its own for that"
+                f"{self._describe()}: waits for {what}, {waited:.0f} s so far; missing: {self._missing()}. If one rank alone "
+                "looked at a batch or left the loop, give it a DataLoader with a sampler of its own for that"
             )
             if waited >= give_up:
                 raise CommunicationError(text + " (stall_timeout is reached)")
@@ -118,8 +128,8 @@ class CommunicationThread:
             Whether everything that was queued has been done; if not, `error` may say why.
         """
         self._heard.set()
-        if not self._closed:
-            self._closed = True
+        if not self.closed:
+            self.closed = True
             try:
                 self._jobs.put(None, timeout=timeout)
             except queue.Full:
@@ -128,12 +138,7 @@ class CommunicationThread:
         if self._thread.is_alive():
             self._cancel()
             self._thread.join(1.0)
-        return self._error is None and not self._thread.is_alive()
-
-    @property
-    def error(self) -> BaseException | None:
-        """What ended the thread, if anything did."""
-        return self._error
+        return self.error is None and not self._thread.is_alive()
 
     def _cancel(self) -> None:
         if self._communicator is not None:
@@ -146,10 +151,10 @@ class CommunicationThread:
             self._fail(error)
         while (item := self._next()) is not None:
             future, job = item
-            if self._error is None:
+            if self.error is None:
                 self._do(future, job)
             else:
-                future.set_exception(self._error)
+                future.set_exception(self.error)
             # Not kept across the wait for the next job: a job's buffers and its caller may go as soon as it is done.
             del item, future, job
         if self._communicator is not None:
@@ -157,7 +162,7 @@ class CommunicationThread:
 
     def _next(self) -> _Job | None:
         """The next job, None at the end; looks around while there is none."""
-        while self._idle is not None and self._error is None:
+        while self._idle is not None and self.error is None:
             with contextlib.suppress(queue.Empty):
                 return self._jobs.get(timeout=LOOK_EVERY)
             self._look()
@@ -182,7 +187,7 @@ class CommunicationThread:
 
     def _fail(self, error: BaseException) -> None:
         """Keep the error for the training loop; jobs that wait already learn of it first."""
-        self._error = error
+        self.error = error
         with contextlib.suppress(queue.Empty):
             while (item := self._jobs.get_nowait()) is not None:
                 item[0].set_exception(error)

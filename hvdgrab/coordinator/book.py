@@ -1,13 +1,13 @@
 """Where a run stands: which order every rank follows, and how far this rank has come in it.
 
-The book is shared by the sampler, which hands units out, and the ordering session, which counts the backward passes that
-consume them. It knows neither torch nor communication.
+The sampler and the ordering session share the book: the sampler hands units out, the session counts the backward passes that
+consume them.  It knows neither torch nor communication.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ class Place:
     """Its place in the rank's current order, 0 … n − 1."""
     unit: int
     stand_in: bool = False
-    """Another unit's data was seen in its place (see `OrderBook.adopt`): its gradient must not be balanced."""
+    """Whether another unit's data was seen in its place (see `OrderBook.adopt`): its gradient must not be balanced."""
 
 
 class OrderBook:
@@ -46,16 +46,24 @@ class OrderBook:
     def __init__(self, config: GraBConfig, n: int, rank: int, size: int) -> None:
         self.config, self.n, self.rank, self.size = config, n, rank, size
         self.epoch = 0
-        self.position = 0
-        self.handed = 0
         self.orders: Orders = self.seeded_orders(0)
+        """(W, n) int64: of the current epoch."""
+        self.position = 0
+        """Units of this epoch that a backward pass has consumed; the next one's place in the order."""
+        self.handed = 0
+        """Units of this epoch that were handed out, or seen before a saved state: the place up to which iterators have come."""
         self.consumed = False
+        """Whether a unit has been consumed since this process entered the epoch."""
         self.exhausted = False
-        self.next_orders: Callable[[], Orders] = self._unattended_orders
+        """Whether an iterator has come to the epoch's end."""
         self.attended = False
+        """Whether a session counts backward passes; without one, epochs end when their units have been handed out."""
         self._start = 0
+        """The place at which this process entered the epoch: 0, or a saved one."""
         self._era = 0
+        """Counts epochs entered: an iterator of an earlier era must not go on."""
         self._stand_ins: frozenset[int] = frozenset()
+        """Places at which another unit's data is seen, see `adopt`."""
 
     @property
     def order(self) -> Orders:
@@ -66,11 +74,11 @@ class OrderBook:
     @property
     def next_epoch(self) -> int:
         """The epoch that the next iteration will run: the current one until one of its units has been consumed."""
-        return self.epoch + 1 if self._is_over else self.epoch
+        return self.epoch + 1 if self.is_over else self.epoch
 
     @property
-    def _is_over(self) -> bool:
-        # Where no session counts backward passes, seeded orders go by what was handed out.
+    def is_over(self) -> bool:
+        """Whether the next unit that is asked for belongs to the next epoch."""
         return self.consumed or self.position == self.n or (self.exhausted and not self.attended)
 
     def seeded_orders(self, epoch: int) -> Orders:
@@ -82,20 +90,18 @@ class OrderBook:
         ]
         return np.stack(rows)
 
-    def attend(self, next_orders: Callable[[], Orders]) -> None:
-        """Let a session decide the orders of later epochs."""
-        self.next_orders, self.attended = next_orders, True
+    def describe(self) -> str:
+        """Where this rank is, for messages."""
+        return f"rank {self.rank}, epoch {self.epoch}, after {self.position} of {self.n} units"
 
     def units(self) -> Iterator[tuple[int, int]]:
-        """Yield (epoch, unit) in this rank's order, from the current position; the next epoch's if this one has begun.
+        """Yield (epoch, unit) in this rank's order, from the current position to the end of the epoch.
 
-        A generator: nothing happens before its first unit is asked for, and nothing is communicated before a unit of an earlier
-        one has been consumed.
+        Raises:
+            UsageError: another iterator has begun the next epoch meanwhile.
         """
-        if self._is_over:
-            self._enter(self.epoch + 1, self.next_orders())
         era, taken = self._era, 0
-        while self._start + taken < self.n:  # both change when a state is adopted on the way
+        while self._start + taken < self.n:  # `_start` changes if a state is adopted on the way
             position = self._start + taken
             taken += 1
             self.handed = max(self.handed, position + 1)
@@ -109,7 +115,7 @@ class OrderBook:
         self.exhausted = True
 
     def consume(self) -> Place:
-        """Count the unit whose gradient has just been computed.
+        """Count the unit whose gradient has just been computed, and return its place.
 
         Raises:
             UsageError: no unit was handed out for it.
@@ -141,57 +147,59 @@ class OrderBook:
 
     def restore(self, epoch: int, position: int, orders: Orders) -> None:
         """Continue an epoch that was saved after ``position`` of its units."""
-        self._enter(epoch, orders)
+        self.enter(epoch, orders)
         self.position = self.handed = self._start = position
 
     def adopt(self, epoch: int, position: int, orders: Orders) -> int:
-        """Take over rank 0's saved place at the first unit, when units of the fresh order are already on their way to the model.
+        """Take over rank 0's saved place at the first unit, when units of the fresh order have already been drawn.
 
-        A unit in flight that the saved epoch still has to see simply moves to the front.  One that it has seen already stands
-        in for one from the end of the order, which this epoch then does not see.
+        A drawn unit that the saved epoch still has to see moves to the front.  One that it has seen already stands in for one
+        from the end of the order, which this epoch then does not see.
 
         Returns:
             Units that stand in for others: examples seen twice in this epoch.
 
         Raises:
-            StateError: more units are in flight than the epoch has left.
+            StateError: more units were drawn than the epoch has left.
         """
-        in_flight = [int(unit) for unit in self.order[: self.handed]]
-        rest = [int(unit) for unit in orders[self.rank, position:]]
-        if len(in_flight) > len(rest):
+        drawn = self.order[: self.handed].tolist()
+        rest = orders[self.rank, position:].tolist()
+        if len(drawn) > len(rest):
             raise StateError(
                 f"rank {self.rank}: rank 0's state is at unit {position} of {self.n}, and this rank has already drawn "
-                f"{len(in_flight)} batches, more than the {len(rest)} that are left: call load_state_dict on every rank before "
+                f"{len(drawn)} batches, more than the {len(rest)} that are left: call load_state_dict on every rank before "
                 "the loader is iterated"
             )
-        later = [unit for unit in rest if unit not in set(in_flight)]
-        front, stand_ins = [], set()
-        for offset, unit in enumerate(in_flight):
-            known = unit in rest
-            front.append(unit if known else later.pop())
-            if not known:
-                stand_ins.add(position + offset)
-        self.orders, self.epoch = orders.copy(), epoch
+        repeated = set(drawn) - set(rest)
+        later = [unit for unit in rest if unit not in set(drawn)]
+        front = [later.pop() if unit in repeated else unit for unit in drawn]
+        self.epoch, self.orders = epoch, orders.copy()
         self.orders[self.rank, position:] = front + later
         self.position = self._start = position
-        self.handed = position + len(in_flight)
-        self._stand_ins = frozenset(stand_ins)
-        return len(stand_ins)
+        self.handed = position + len(drawn)
+        self._stand_ins = frozenset(position + offset for offset, unit in enumerate(drawn) if unit in repeated)
+        return len(repeated)
 
-    def _enter(self, epoch: int, orders: Orders) -> None:
+    def enter(self, epoch: int, orders: Orders) -> None:
+        """Begin an epoch."""
         self.epoch, self.orders = epoch, orders
         self._era += 1
         self.position = self.handed = self._start = 0
         self.consumed = self.exhausted = False
         self._stand_ins = frozenset()
 
-    def _unattended_orders(self) -> Orders:
+    def begin_next_epoch(self) -> None:
+        """Begin the next epoch without a session.
+
+        Raises:
+            UsageError: its order is made from gradients.
+        """
         if self.config.uses_gradients:
             raise UsageError(
                 f"the order '{self.config.order}' is made from gradients, but no GraBOptimizer was made over this sampler: "
                 "GraBOptimizer(optimizer, sampler, model), or choose a seeded order such as 'rr'"
             )
-        return self.seeded_orders(self.epoch + 1)
+        self.enter(self.epoch + 1, self.seeded_orders(self.epoch + 1))
 
 
 def orders_digest(orders: Orders) -> str:

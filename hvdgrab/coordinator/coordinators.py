@@ -1,8 +1,12 @@
-"""Who balances the pairs: one designated rank for all (CD-GraB), every rank alike for all, or each rank for itself (ID-GraB)."""
+"""Who decides the signs of an epoch's pairs: the base of all coordinators, and the one of ID-GraB, which sends no gradients.
+
+All methods run in the communication thread, in the same order on all ranks.  After `finish` every rank holds the signs of every
+pair of every rank, so that every rank can make every order.
+"""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,13 +14,108 @@ from numpy.typing import NDArray
 
 from hvdgrab.balance.balancer import PairBalancer
 from hvdgrab.comm.communicator import Communicator
-from hvdgrab.coordinator.messages import Header, PairMessage, share_headers
-from hvdgrab.coordinator.payloads import PayloadState
-from hvdgrab.coordinator.signs import share_signs
-from hvdgrab.coordinator.state import NOTHING, EpochState, Signs
+from hvdgrab.coordinator.gradient import CPU, SideStream
+from hvdgrab.coordinator.wire import Header, PairMessage, Signs, gather_headers, share_signs
+
+Balance = Mapping[str, Any]
+"""`PairBalancer.state_dict`: the running sum and what belongs to it."""
+NOTHING = np.zeros(0, dtype=np.int64)
 
 
-class IndependentCoordinator(EpochState):
+class Coordinator:
+    """Decides the signs of an epoch.  This one is for orders that look at no gradients: it only compares the ends of epochs.
+
+    Args:
+        size: number of ranks W.
+        pairs: pairs of an epoch, n // 2.
+        root: the rank that compares the headers.
+        balancer: on a rank that balances, the running sum h of Algorithm 4 (CD-GraB paper) and what belongs to it.
+        room: most numbers that a message carries beside its header.
+    """
+
+    announcement: str | None = None
+    """Who balances, for a line at the start; on one rank only."""
+    shares_balance = True
+    """Whether the balance that one rank has saved is that of all."""
+
+    def __init__(self, size: int, pairs: int, root: int = 0, balancer: PairBalancer | None = None, room: int = 1) -> None:
+        self.signs: Signs = np.zeros((size, pairs), dtype=np.int8)
+        """(W, pairs) of the current epoch; 0 for a pair that was not seen, or whose sign this rank does not know."""
+        self.balancer = balancer
+        self.dropped = np.zeros(size, dtype=np.int64)
+        """(W,): pairs of each rank that were not finite."""
+        self.bytes_sent = 0
+        self.aside = SideStream(CPU)
+        """Where the balancer works; set by coordinators that balance on a GPU.  All that touches it must run there."""
+        self._root = root
+        self._room = room
+
+    def prepare(self, communicator: Communicator) -> None:  # noqa: ARG002
+        """Compile what will balance, while the first batches are trained on; called once, after the handshake."""
+        if self.balancer is not None:
+            with self.aside():
+                self.balancer.warm_up()
+
+    def exchange(self, communicator: Communicator, message: PairMessage) -> None:
+        """Take in the differences of some pairs; ``message`` may be changed after the call."""
+
+    def finish(self, communicator: Communicator, end: Header) -> tuple[Signs, NDArray[np.int64]]:
+        """End the epoch: all ranks' signs (W, pairs) and drops (W,), the same on all ranks; then start the next one."""
+        return self.rest(communicator, end)
+
+    def rest(self, communicator: Communicator, end: Header) -> tuple[Signs, NDArray[np.int64]]:
+        """End an epoch that was not coordinated: compare the headers only; zeros."""
+        self.gather_headers(communicator, end)
+        self.reset(end.epoch + 1)
+        return np.zeros_like(self.signs), np.zeros_like(self.dropped)
+
+    def take_bytes(self) -> int:
+        """Bytes that this rank has sent since the last call."""
+        sent, self.bytes_sent = self.bytes_sent, 0
+        return sent
+
+    def saved(self, communicator: Communicator | None, epoch: int) -> tuple[Signs, dict[str, Any] | None]:  # noqa: ARG002
+        """The signs (W, pairs) of ``epoch`` that are known so far, and the balance, to be saved; no other rank takes part.
+
+        Without a communicator (before the first unit, or after the last) nobody is asked.
+        """
+        with self.aside():
+            return self.signs.copy(), None if self.balancer is None else self.balancer.state_dict()
+
+    def restore(self, communicator: Communicator, epoch: int, signs: Signs, balance: Balance | None) -> None:  # noqa: ARG002
+        """Continue an epoch from saved values; without a saved balance it starts anew."""
+        self.take_over(epoch, signs, balance)
+
+    def take_over(self, epoch: int, signs: Signs, balance: Balance | None) -> None:
+        """Put saved values in place."""
+        self.reset(epoch)
+        self.bytes_sent = 0
+        self.signs[...] = signs
+        if self.balancer is not None and balance is not None:
+            with self.aside():
+                self.balancer.load_state_dict(dict(balance))
+
+    def reset(self, epoch: int) -> None:
+        """Start an epoch."""
+        self.signs[...] = 0
+        self.dropped[...] = 0
+        if self.balancer is not None:
+            with self.aside():
+                self.balancer.begin_epoch(epoch)
+
+    def gather_headers(
+        self, communicator: Communicator, header: Header, extra: NDArray[np.int64] = NOTHING
+    ) -> NDArray[np.int64] | None:
+        """Compare the ranks' headers, and bring their ``extra`` (k,) to the ranks that need it: (W, k) there, else None."""
+        return gather_headers(communicator, header, extra, self._root, self._room)
+
+    def note(self, signs: Signs, dropped: NDArray[np.bool_], ranks: NDArray[np.int64], pairs: NDArray[np.int64]) -> None:
+        """Enter what a balancer decided: row i was pair ``pairs[i]`` of rank ``ranks[i]``."""
+        self.signs[ranks, pairs] = signs
+        np.add.at(self.dropped, ranks, dropped)
+
+
+class IndependentCoordinator(Coordinator):
     """ID-GraB: each rank balances its own pairs against its own running sum (CD-GraB paper, section 4).
 
     Nothing travels, so nothing is compressed: the differences are balanced as they are.
@@ -40,92 +139,10 @@ class IndependentCoordinator(EpochState):
     def finish(self, communicator: Communicator, end: Header) -> tuple[Signs, NDArray[np.int64]]:
         """See `Coordinator.finish`: every rank's row of signs is gathered, then all are sent to all."""
         rank, root = communicator.rank, self._root
-        drops = self.meet(communicator, end, self.dropped[rank : rank + 1])
+        drops = self.gather_headers(communicator, end, self.dropped[rank : rank + 1])
         everyone = np.empty_like(self.signs) if rank == root else None
         communicator.gather(self.signs[rank], everyone, root)
         result = share_signs(communicator, everyone, None if drops is None else drops[:, 0], self.signs.shape, root)
         self.bytes_sent += self.signs.shape[1] if rank != root else 0
         self.reset(end.epoch + 1)
         return result
-
-
-class DesignatedCoordinator(PayloadState):
-    """CD-GraB: one rank balances the pairs of all ranks.
-
-    Source: Cooper et al., NeurIPS 2023, arXiv 2302.00845, Algorithm 4 (server side).
-    """
-
-    def __init__(self, *settings: Any, **named: Any) -> None:
-        super().__init__(*settings, **named)
-        self.announcement = None if self.balancer is None else f"rank {self._root} balances"
-
-    def exchange(self, communicator: Communicator, message: PairMessage) -> None:
-        """Bring the differences to the designated rank and balance them there."""
-        seen = self.meet(communicator, message.header, message.seen.astype(np.int64))
-        payloads = self.encode(message)
-        if seen is None:
-            communicator.gather(payloads, None, self._root)
-            self.bytes_sent += payloads.nbytes
-            return
-        received = self.room_for(message.header.pairs)
-        communicator.gather(payloads, received, self._root)
-        self.balance(received, seen.astype(bool), message.header)
-
-    def finish(self, communicator: Communicator, end: Header) -> tuple[Signs, NDArray[np.int64]]:
-        """See `Coordinator.finish`: only the sign bits travel back."""
-        self.meet(communicator, end, NOTHING)
-        designated = communicator.rank == self._root
-        result = share_signs(
-            communicator, self.signs if designated else None, self.dropped if designated else None, self.signs.shape, self._root
-        )
-        self.bytes_sent += (communicator.size - 1) * -(-self.signs.size // 8) if designated else 0
-        self.reset(end.epoch + 1)
-        return result
-
-
-class ReplicatedCoordinator(PayloadState):
-    """Every rank balances the pairs of all ranks, from the same payloads.
-
-    The orders follow rank 0's signs.  Ranks that decide otherwise, because their processor or libraries round differently, are
-    named; their running sums are their own until the epoch ends.
-    """
-
-    def __init__(self, *settings: Any, rank: int, **named: Any) -> None:
-        super().__init__(*settings, **named)
-        self.announcement = "every rank balances" if rank == self._root else None
-
-    def meet(self, communicator: Communicator, header: Header, extra: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `EpochState.meet`: everybody needs to know."""
-        return share_headers(communicator, header, extra, self._room)
-
-    def exchange(self, communicator: Communicator, message: PairMessage) -> None:
-        """Bring the differences of all ranks to all ranks and balance them everywhere."""
-        seen = self.meet(communicator, message.header, message.seen.astype(np.int64))
-        payloads, received = self.encode(message), self.room_for(message.header.pairs)
-        communicator.allgather(payloads, received)
-        self.bytes_sent += (communicator.size - 1) * payloads.nbytes
-        self.balance(received, seen.astype(bool), message.header)
-
-    def finish(self, communicator: Communicator, end: Header) -> tuple[Signs, NDArray[np.int64]]:
-        """See `Coordinator.finish`: rank 0's signs, after all have been compared with them."""
-        self.meet(communicator, end, NOTHING)
-        first = communicator.rank == self._root
-        everyone = np.empty((communicator.size, *self.signs.shape), dtype=np.int8) if first else None
-        communicator.gather(self.signs, everyone, self._root)
-        self.bytes_sent += 0 if first else self.signs.nbytes
-        if everyone is not None:
-            self._tell_differences(everyone, end.epoch)
-        result = share_signs(
-            communicator, self.signs if first else None, self.dropped if first else None, self.signs.shape, self._root
-        )
-        self.reset(end.epoch + 1)
-        return result
-
-    def _tell_differences(self, everyone: Signs, epoch: int) -> None:
-        for rank, count in enumerate((everyone != everyone[self._root]).sum(axis=(1, 2)).tolist()):
-            if count:
-                print(
-                    f"hvdgrab: rank {rank} decided {count} of the {self.signs.size} signs of epoch {epoch} otherwise than rank "
-                    f"{self._root}, whose signs count: its processor or libraries round differently",
-                    file=sys.stderr,
-                )

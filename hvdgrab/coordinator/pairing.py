@@ -1,101 +1,99 @@
-"""From units to pair differences: the training thread's side of a rank's messages."""
+"""From units to pair differences, on the host: the training thread's side of a rank's messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hvdgrab.coordinator.staging import Arrival, host_memory
+from hvdgrab.coordinator.gradient import CPU, Arrival, host_memory
 
-_BUFFERS = 2
-CPU = torch.device("cpu")
-Send = Callable[[int, NDArray[np.float32], NDArray[np.int8], Callable[[], object]], "Future[None]"]
+BUFFERS = 2
+
+
+class Batch(NamedTuple):
+    """Finished pairs; their memory is filled again after `BUFFERS` - 1 further batches."""
+
+    first: int
+    """Number of the first pair."""
+    differences: NDArray[np.float32]
+    """(k, width) float32; to be read after ``arrived()``."""
+    seen: NDArray[np.int8]
+    """(k,) int8: 0 where one of the pair's two units had no vector."""
+    arrived: Callable[[], object]
+    """Waits for differences that still come from a device."""
 
 
 class PairBuffer:
     """Forms v(first) − v(second) of consecutive units' vectors, in float32, in one of two message buffers on the host.
 
-    While one buffer is filled the communication thread sends the other; a rank that is a whole message ahead waits for it
-    (back-pressure).  Vectors on a GPU are subtracted there, and the difference is copied to pinned memory without waiting for
-    the device: the communication thread waits, before it reads.
+    While one buffer is filled the communication thread sends the other.  The caller adds nothing to an `empty` buffer while the
+    batch before the last is still being sent.  Vectors on a GPU are subtracted there, and the difference is copied to pinned
+    memory without waiting for the device: the communication thread waits, before it reads.
 
     Args:
         width: floats of a unit's vector: its gradient, or the linear sketch of it.
-        pairs_per_message: most pairs in a message.
-        send: called with (first pair, differences (k, width) float32, seen (k,) int8, arrived); returns a future that is done
-            when they may be overwritten.  ``arrived()`` must be called before the differences are read.
-        wait: waits for such a future, and raises what happened to it.
+        pairs_per_message: most pairs in a batch.
         device: of the vectors.
     """
 
-    def __init__(
-        self,
-        width: int,
-        pairs_per_message: int,
-        send: Send,
-        wait: Callable[[Future[None]], None],
-        device: torch.device = CPU,
-    ) -> None:
-        self._send, self._wait = send, wait
+    def __init__(self, width: int, pairs_per_message: int, device: torch.device = CPU) -> None:
         self._capacity = pairs_per_message
-        away = device.type != "cpu"
-        self._differences = host_memory(_BUFFERS, pairs_per_message, width, device=device)
+        self._differences = host_memory(BUFFERS, pairs_per_message, width, device=device)
         self._rows = self._differences.numpy()
-        self._away = torch.zeros(width, dtype=torch.float32, device=device) if away else None
-        """The half pair, where it does not lie in its message buffer."""
-        self._arrived: list[Callable[[], object]] = [_nothing] * _BUFFERS
-        self._seen = np.zeros((_BUFFERS, pairs_per_message), dtype=np.int8)
-        self._in_flight: list[Future[None] | None] = [None] * _BUFFERS
+        self._away = torch.zeros(width, dtype=torch.float32, device=device) if device.type != "cpu" else None
+        """The half pair, if it does not lie in its message buffer."""
+        self._arrived: list[Callable[[], object]] = [_nothing] * BUFFERS
+        self._seen = np.zeros((BUFFERS, pairs_per_message), dtype=np.int8)
         self._current = 0
         self._filled = 0
         self._first_pair = 0
         self._half = False
 
-    def add(self, vector: torch.Tensor | None) -> None:
-        """Take the next unit's vector (width,) float32; None where the unit had no backward pass of its own."""
+    @property
+    def empty(self) -> bool:
+        """Whether the next vector is the first one of a batch."""
+        return not (self._filled or self._half)
+
+    def add(self, vector: torch.Tensor | None) -> Batch | None:
+        """Take the next unit's vector (width,) float32, or None if the unit had no backward pass of its own.
+
+        Returns:
+            The batch that this vector has filled, if it has.
+        """
         if not self._half:
-            self._claim()
             self._seen[self._current, self._filled] = vector is not None
             if vector is not None:
                 self._begin_pair(vector)
             self._half = True
-            return
+            return None
         self._half = False
         if vector is None:
             self._seen[self._current, self._filled] = 0
         else:
             self._end_pair(vector)
         self._filled += 1
-        if self._filled == self._capacity:
-            self.flush()
+        return self.flush() if self._filled == self._capacity else None
 
-    def flush(self) -> None:
-        """Send the finished pairs, if there are any; the last message of an epoch may be a partial one."""
+    def flush(self) -> Batch | None:
+        """The finished pairs, if there are any; the last batch of an epoch may be a partial one."""
         self._half = False
-        if self._filled:
-            count, buffer = self._filled, self._current
-            self._in_flight[buffer] = self._send(
-                self._first_pair,
-                self._differences[buffer, :count].numpy(),
-                self._seen[buffer, :count],
-                self._arrived[buffer],
-            )
-            self._first_pair += count
-            self._current, self._filled = (buffer + 1) % _BUFFERS, 0
+        if not self._filled:
+            return None
+        count, buffer = self._filled, self._current
+        batch = Batch(
+            self._first_pair, self._differences[buffer, :count].numpy(), self._seen[buffer, :count], self._arrived[buffer]
+        )
+        self._first_pair += count
+        self._current, self._filled = (buffer + 1) % BUFFERS, 0
+        return batch
 
     def begin(self, first_pair: int = 0) -> None:
         """Start an epoch, or go on in one from ``first_pair``."""
         self._first_pair, self._filled, self._half = first_pair, 0, False
-
-    def drain(self) -> None:
-        """Wait until everything sent so far has been balanced."""
-        for future in self._in_flight:
-            if future is not None:
-                self._wait(future)
 
     def unsent(self) -> torch.Tensor:
         """(k, width) float32: finished pairs that wait for their message, then the first vector of a half pair."""
@@ -106,11 +104,13 @@ class PairBuffer:
         return rows
 
     def resume(self, position: int, unsent: torch.Tensor | None) -> None:
-        """Continue after ``position`` units; what was unsent then is taken from ``unsent``, or its pairs count as not seen."""
+        """Continue after ``position`` units, while nothing is being sent.
+
+        What was `unsent` then is taken from ``unsent``; without it, its pairs count as not seen.
+        """
         rows = 0 if unsent is None else unsent.shape[0]
         half = position % 2
         self.begin(first_pair=position // 2 - max(rows - half, 0))
-        self._claim()
         if unsent is not None and rows:
             self._filled = rows - half
             self._differences[self._current, : self._filled].copy_(unsent[: self._filled])
@@ -138,13 +138,6 @@ class PairBuffer:
         else:
             row = self._rows[self._current, self._filled]
             np.subtract(row, vector.numpy(), out=row)
-
-    def _claim(self) -> None:
-        """Make sure that the current buffer is no longer being sent."""
-        future = self._in_flight[self._current]
-        if future is not None and self._filled == 0:
-            self._wait(future)
-            self._in_flight[self._current] = None
 
 
 def _nothing() -> None:

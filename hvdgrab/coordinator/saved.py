@@ -53,35 +53,22 @@ class SavedState:
     """What must be equal in the run that continues: examples, units, dealing, parameters."""
 
     @classmethod
-    def of(
-        cls,
-        book: OrderBook,
-        facts: Mapping[str, Any],
-        *,
-        epoch: int | None = None,
-        position: int | None = None,
-        orders: Orders | None = None,
-        signs: NDArray[np.int8] | None = None,
-        balance: dict[str, Any] | None = None,
-        unsent: torch.Tensor | None = None,
-        rule: dict[str, Any] | None = None,
-        reordering: list[float] | None = None,
-    ) -> SavedState:
-        """The state of a run that stands where ``book`` says, unless a later place is given."""
+    def of(cls, book: OrderBook, facts: Mapping[str, Any]) -> SavedState:
+        """The state of a run that stands where ``book`` says, without anything balanced."""
         return cls(
             rank=book.rank,
             size=book.size,
             n=book.n,
             order=book.config.order,
             seed=book.config.seed,
-            epoch=book.epoch if epoch is None else epoch,
-            position=book.position if position is None else position,
-            orders=np.array(book.orders if orders is None else orders),
-            signs=np.zeros((book.size, book.n // 2), dtype=np.int8) if signs is None else signs,
-            balance=balance,
-            unsent=unsent,
-            rule=rule,
-            reordering=reordering,
+            epoch=book.epoch,
+            position=book.position,
+            orders=np.array(book.orders),
+            signs=np.zeros((book.size, book.n // 2), dtype=np.int8),
+            balance=None,
+            unsent=None,
+            rule=None,
+            reordering=None,
             facts=dict(facts),
         )
 

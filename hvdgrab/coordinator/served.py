@@ -1,10 +1,15 @@
-"""The training ranks' side of a server that balances their pairs; the server's own is `hvdgrab.coordinator.service`."""
+"""CD-GraB by a process that does not train: the training ranks' coordinator, and the service that balances for them.
+
+`hvdgrab.server` starts the service.
+"""
 
 from __future__ import annotations
 
 import enum
 import io
 import json
+import sys
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -14,17 +19,17 @@ from numpy.typing import NDArray
 from hvdgrab import __version__
 from hvdgrab.balance.base import to_arrays, to_tensors
 from hvdgrab.comm.communicator import Communicator
-from hvdgrab.comm.link import EMPTY, Body, Link, Row, ServedCommunicator
+from hvdgrab.comm.link import EMPTY, Body, Link, Message, Row, ServedCommunicator
 from hvdgrab.config import GraBConfig
-from hvdgrab.coordinator.messages import Header, Kind, PairMessage
-from hvdgrab.coordinator.payloads import PayloadState
-from hvdgrab.coordinator.signs import unpack_signs
-from hvdgrab.coordinator.state import Balance, Signs
-from hvdgrab.errors import WorldError
+from hvdgrab.coordinator.coordinators import Balance
+from hvdgrab.coordinator.gradient import CPU
+from hvdgrab.coordinator.payloads import Format, PayloadState
+from hvdgrab.coordinator.wire import Header, Kind, PairMessage, Signs, compare_headers, pack_signs, unpack_signs
+from hvdgrab.errors import ConsistencyError, HvdGrabError, WorldError
 
 
 class Ask(enum.IntEnum):
-    """What a rank sends the server; the first number of a row, a `Header` or zeros follow.  The server answers in order."""
+    """What a rank sends the server: the first number of a row; a `Header` or zeros follow.  The server answers in order."""
 
     GREET = 1
     """The run's settings; answered by what the server says of itself."""
@@ -60,22 +65,22 @@ def unpack(body: Body) -> dict[str, Any]:
 
 
 class ServedCoordinator(PayloadState):
-    """CD-GraB by a process that does not train: payloads go to it, sign bits come back.
+    """The training ranks' side: payloads go to the server, sign bits come back.
 
     Args:
         config: the run's settings, from which the server makes what it needs.
-        dimension: d.
-        others: as for `PayloadState`.
+        units: n.
+        format, others: as for `PayloadState`.
     """
 
-    def __init__(self, config: GraBConfig, units: int, dimension: int, **others: Any) -> None:
-        super().__init__(dimension=dimension, **others)
+    def __init__(self, config: GraBConfig, units: int, format: Format, **others: Any) -> None:
+        super().__init__(format=format, **others)
         self._greeting = {
             "version": __version__,
             "config": config.model_dump_json(),
             "ranks": len(self.signs),
             "units": units,
-            "dimension": dimension,
+            "dimension": format.dimension,
         }
 
     def prepare(self, communicator: Communicator) -> None:
@@ -106,7 +111,7 @@ class ServedCoordinator(PayloadState):
         return unpack_signs(body, self.signs.shape)
 
     def saved(self, communicator: Communicator | None, epoch: int) -> tuple[Signs, dict[str, Any] | None]:
-        """See `Coordinator.saved`: the server is asked, when it has balanced all that this rank has sent."""
+        """See `Coordinator.saved`: the server answers when it has balanced all that this rank has sent."""
         if communicator is None:
             return self.signs.copy(), None
         link = _link(communicator)
@@ -121,6 +126,125 @@ class ServedCoordinator(PayloadState):
             link = _link(communicator)
             state = {"signs": signs, "balance": None if balance is None else dict(balance)}
             link.send(link.server, row_of(Ask.RESTORE, epoch=epoch), pack(state))
+
+
+class Service:
+    """Answers the ranks until all of them have left.
+
+    Each rank's messages are taken in order.  A message of pairs, and the end of an epoch, waits until that of every rank is
+    there; whoever asks for the state is answered when what it has sent before is balanced.
+
+    Args:
+        link: the server's end.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._waiting: list[deque[Message]] = [deque() for _ in range(link.server)]
+        self._state: PayloadState | None = None
+        self._epoch = 0
+
+    def run(self) -> None:
+        """Serve.
+
+        Raises:
+            ConsistencyError: the ranks are not at the same place.
+            PayloadError: a payload is damaged.
+        """
+        while not self._all_left():
+            message = self._link.receive()
+            self._waiting[message.sender].append(message)
+            while self._work():
+                pass
+
+    def _work(self) -> bool:
+        """Do what the oldest messages of all ranks allow; returns whether that was anything."""
+        for waiting in self._waiting:
+            ask = Ask(int(waiting[0].row[0])) if waiting else None
+            if ask in (Ask.STATE, Ask.RESTORE):
+                self._serve_one(ask, waiting.popleft())
+                return True
+        if not all(self._waiting) or self._all_left():
+            return False
+        asked = {Ask(int(waiting[0].row[0])) for waiting in self._waiting}
+        if Ask.LEAVE in asked:  # nobody will complete what the others have sent
+            for waiting in self._waiting:
+                if waiting[0].row[0] != Ask.LEAVE:
+                    waiting.popleft()
+            return True
+        self._serve_all(asked, [waiting.popleft() for waiting in self._waiting])
+        return True
+
+    def _all_left(self) -> bool:
+        return all(waiting and waiting[0].row[0] == Ask.LEAVE for waiting in self._waiting)
+
+    def _serve_one(self, ask: Ask, message: Message) -> None:
+        state = self._begun(int(message.row[2]))
+        if ask == Ask.STATE:
+            signs, balance = state.saved(None, self._epoch)
+            self._link.send(message.sender, row_of(Ask.STATE), pack({"signs": signs, "balance": balance}))
+        else:
+            saved = unpack(message.body)
+            state.take_over(self._epoch, saved["signs"], saved["balance"])
+
+    def _serve_all(self, asked: set[Ask], messages: list[Message]) -> None:
+        if Ask.GREET in asked:
+            self._greet(asked, messages)
+            return
+        rows = np.stack([message.row[1:] for message in messages])
+        compare_headers(rows)
+        header = Header.of(rows[0])
+        state = self._begun(header.epoch)
+        if asked == {Ask.PAIRS}:
+            received, count = state.room_for(header.pairs), header.pairs
+            for message, room in zip(messages, received, strict=True):
+                room[...] = message.body[count:].reshape(room.shape)
+            state.balance(received, np.stack([message.body[:count] for message in messages]).astype(bool), header)
+            return
+        body = pack_signs(state.signs, state.dropped)
+        self._reset(header.epoch + 1)
+        for message in messages:
+            self._link.send(message.sender, row_of(Ask.END), body)
+
+    def _greet(self, asked: set[Ask], messages: list[Message]) -> None:
+        """Make what a new session needs."""
+        greetings = [json.loads(message.body.tobytes()) for message in messages if message.row[0] == Ask.GREET]
+        if asked != {Ask.GREET} or any(one != greetings[0] for one in greetings):
+            raise ConsistencyError("the ranks that greet the server are not one job: every rank must get the same settings")
+        answer = b""
+        try:
+            self._open(greetings[0])
+        except HvdGrabError as error:
+            answer = f"the server cannot balance for these ranks: {error}".encode()
+        for message in messages:
+            self._link.send(message.sender, row_of(Ask.GREET), np.frombuffer(answer, dtype=np.uint8))
+        if self._state is not None and self._state.balancer is not None:
+            self._state.balancer.warm_up()
+
+    def _open(self, greeting: dict[str, Any]) -> None:
+        if greeting["version"] != __version__:
+            raise ConsistencyError(
+                f"it has hvdgrab {__version__}, they have {greeting['version']}: install the same hvdgrab on every node"
+            )
+        config = GraBConfig.model_validate_json(greeting["config"])
+        ranks, units = greeting["ranks"], greeting["units"]
+        payloads = Format.of(config, greeting["dimension"], units)
+        balancer = payloads.balancer(config, expected=ranks * (units // 2))
+        self._state = PayloadState(ranks, units // 2, payloads, root=0, balancer=balancer, device=CPU)
+        self._epoch = 0
+        print(f"hvdgrab: the server balances {payloads.describe(balancer)}", file=sys.stderr, flush=True)
+
+    def _begun(self, epoch: int) -> PayloadState:
+        """The state, in ``epoch``; epochs before it may have passed without a message."""
+        assert self._state is not None
+        if epoch != self._epoch:
+            self._reset(epoch)
+        return self._state
+
+    def _reset(self, epoch: int) -> None:
+        assert self._state is not None
+        self._state.reset(epoch)
+        self._epoch = epoch
 
 
 def take_leave(link: Link) -> None:

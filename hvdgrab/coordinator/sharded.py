@@ -19,10 +19,9 @@ from hvdgrab.balance.balancer import PairBalancer
 from hvdgrab.balance.sign_rules import decide, threshold
 from hvdgrab.comm.communicator import Communicator
 from hvdgrab.config import BalanceConfig
-from hvdgrab.coordinator.devices import SideStream
-from hvdgrab.coordinator.messages import Header, PairMessage, share_headers
-from hvdgrab.coordinator.staging import host_memory
-from hvdgrab.coordinator.state import NOTHING, EpochState, Signs
+from hvdgrab.coordinator.coordinators import NOTHING, Coordinator
+from hvdgrab.coordinator.gradient import SideStream, host_memory
+from hvdgrab.coordinator.wire import Header, PairMessage, Signs, share_headers
 from hvdgrab.errors import UsageError
 
 Sum = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -93,7 +92,7 @@ def _finite(values: NDArray[np.float64], dtype: type[Any]) -> bool:
         return bool(np.isfinite(values.astype(dtype)).all())
 
 
-class ShardedCoordinator(EpochState):
+class ShardedCoordinator(Coordinator):
     """All ranks balance all pairs together, each in its part of the coordinates.
 
     Args:
@@ -131,13 +130,13 @@ class ShardedCoordinator(EpochState):
     def prepare(self, communicator: Communicator) -> None:
         """Nothing has to be compiled."""
 
-    def meet(self, communicator: Communicator, header: Header, extra: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `EpochState.meet`: everybody needs to know."""
+    def gather_headers(self, communicator: Communicator, header: Header, extra: NDArray[np.int64] = NOTHING) -> NDArray[np.int64]:
+        """See `Coordinator.gather_headers`: every rank needs the extras."""
         return share_headers(communicator, header, extra, self._room)
 
     def exchange(self, communicator: Communicator, message: PairMessage) -> None:
         """Bring each rank its part of all differences, and balance them together."""
-        seen = self.meet(communicator, message.header, message.seen.astype(np.int64))
+        seen = self.gather_headers(communicator, message.header, message.seen.astype(np.int64))
         size, count = seen.shape
         outgoing = self._cut(message.differences)
         received = self._memory[: outgoing.size].view(size, count, self._share)
@@ -163,7 +162,7 @@ class ShardedCoordinator(EpochState):
 
     def finish(self, communicator: Communicator, end: Header) -> tuple[Signs, NDArray[np.int64]]:
         """See `Coordinator.finish`: every rank has decided every sign."""
-        self.meet(communicator, end, NOTHING)
+        self.gather_headers(communicator, end)
         result = self.signs.copy(), self.dropped.copy()
         self.reset(end.epoch + 1)
         return result

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from hvdgrab.coordinator.unit import UnitGradient
+from hvdgrab.coordinator.gradient import UnitGradient
 from hvdgrab.errors import UsageError
 from hvdgrab.training.collect import Collector
 from hvdgrab.training.parameters import ParameterTable
@@ -24,8 +24,6 @@ _NESTED = (
     "a backward pass ran inside another one: activation checkpointing with use_reentrant=True is not supported, pass "
     "use_reentrant=False"
 )
-
-
 SMALLEST_LOSS_SCALE = 1e-37
 """Below it, one over the factor is no float32."""
 
@@ -36,8 +34,8 @@ class GradientCapture:
     Args:
         table: the trainable parameters.
         passes_per_unit: backward passes that are added up.
-        on_unit: called in the thread of the backward call with the views of the unit's gradient (or None), whose memory is used
-            again for the next unit, and the number of passes.
+        on_unit: called in the thread of the backward call with the views of the unit's gradient (or None), whose memory the next
+            unit uses again, and the number of passes.
         collector: takes the gradients.
         loss_scale: the factor by which the loss of a backward pass was multiplied; asked once a pass.
         normalise: divide each parameter's gradient by its norm; of several passes each by its own.
@@ -67,11 +65,14 @@ class GradientCapture:
         """Backward passes of the current unit that are complete."""
         self.any_pass = False
         """Whether any backward pass, paused or not, has reached a parameter."""
-        self.seconds = 0.0
-        """Time spent in hooks since it was last set to zero."""
-        self._hooks: list[Any] = [
+        self._seconds = 0.0
+        self._hooks: list[Any] = []
+
+    def install(self) -> None:
+        """Put the hooks on the parameters."""
+        self._hooks = [
             entry.parameter.register_hook(self._hook_of(index, entry.length > 0))  # type: ignore[no-untyped-call]
-            for index, entry in enumerate(table.entries)
+            for index, entry in enumerate(self._table.entries)
         ]
 
     @contextmanager
@@ -83,8 +84,13 @@ class GradientCapture:
         finally:
             self._paused -= 1
 
+    def take_seconds(self) -> float:
+        """Time spent in hooks since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
     def forget(self) -> int:
-        """Drop the passes of a unit that was not completed, as when an epoch is left in its middle; returns their number."""
+        """Drop the passes of a unit that was not completed, for example of an epoch left in its middle; returns their number."""
         passes, self.passes = self.passes, 0
         self._collector.forget()
         return passes
@@ -110,7 +116,7 @@ class GradientCapture:
                 # With create_graph=True the gradient has a history of its own.
                 value = gradient.detach() if gradient.requires_grad else gradient
                 take(index, value, self._scale_of(value) if self._normalise else self._scale)
-            self.seconds += clock() - began
+            self._seconds += clock() - began
 
         return hook
 
@@ -129,7 +135,7 @@ class GradientCapture:
         torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
 
     def _scale_of(self, gradient: torch.Tensor) -> float:
-        """What makes a parameter's gradient a unit vector; a zero one stays zero, and so does what a loss scale does to it."""
+        """The factor that makes a parameter's gradient a unit vector, whatever the loss scale; 1 for a zero gradient."""
         values = gradient.coalesce().values() if gradient.is_sparse else gradient
         norm = float(torch.linalg.vector_norm(values, dtype=torch.float32))
         return 1.0 / norm if norm > 0 else 1.0
@@ -145,4 +151,4 @@ class GradientCapture:
         passes, self.passes = self.passes, 0
         self._table.check_unchanged()
         self._on_unit(self._collector.finish(), passes)
-        self.seconds += time.perf_counter() - began
+        self._seconds += time.perf_counter() - began

@@ -12,7 +12,7 @@ import torch
 
 from hvdgrab.compression.fold import FoldSketch
 from hvdgrab.compression.rows import FoldRows
-from hvdgrab.coordinator.unit import UnitGradient, Views
+from hvdgrab.coordinator.gradient import UnitGradient, Views
 from hvdgrab.training.parameters import Entry, ParameterTable
 
 STREAM_WIDTH = 4096

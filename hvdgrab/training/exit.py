@@ -30,45 +30,48 @@ def close_at_exit(session: OrderingSession, world: World) -> Callable[[], None]:
     """
     process, reference = os.getpid(), weakref.ref(session)
 
-    def close() -> None:
-        alive = reference()
-        if alive is None or alive.closed:
-            return
-        if not alive.close(timeout=EXIT_TIMEOUT if alive.book.position == alive.book.n else EARLY_EXIT_TIMEOUT):
-            _explain(world, alive.error)
-        elif world.horovod and world.size > 1 and alive.connected:
-            # The first rank that leaves ends Horovod everywhere, and MPI with it: nobody may still be in a call then.
-            wait_for_everyone(EXIT_TIMEOUT)
-
     def at_exit() -> None:
-        if os.getpid() != process:
-            return
-        if getattr(sys, "last_value", None) is not None:
-            if (alive := reference()) is not None:
-                alive.close(finish=False, timeout=0.0)
-            if world.size > 1 and world.horovod:
-                end_job(None)
-            return
-        alive = reference()
-        try:
-            close()
-        except HvdGrabError as error:
-            end_job(error)
-        if alive is not None and world.size > 1 and _left_alone(alive):
-            book = alive.book
-            print(
-                f"hvdgrab: rank {world.rank} has left after {book.position} of {book.n} units of epoch {book.epoch}; ranks that "
-                "go on will hear from Horovod that it has been shut down",
-                file=sys.stderr,
-            )
+        if os.getpid() == process:
+            _end_process(reference(), world)
+
+    def close_now() -> None:
+        atexit.unregister(at_exit)
+        _close(reference(), world)
 
     atexit.register(at_exit)
+    return close_now
 
-    def close_and_forget() -> None:
-        atexit.unregister(at_exit)
-        close()
 
-    return close_and_forget
+def _close(session: OrderingSession | None, world: World) -> None:
+    """Close a session, and wait for the other ranks if all is done."""
+    if session is None or session.closed:
+        return
+    if not session.close(timeout=EXIT_TIMEOUT if session.book.position == session.book.n else EARLY_EXIT_TIMEOUT):
+        _explain(world, session.error)
+    elif world.horovod and world.size > 1 and session.connected:
+        # The first rank that leaves ends Horovod everywhere, and MPI with it: nobody may still be in a call then.
+        wait_for_everyone(EXIT_TIMEOUT)
+
+
+def _end_process(session: OrderingSession | None, world: World) -> None:
+    """Close a session at the end of its process."""
+    if getattr(sys, "last_value", None) is not None:
+        if session is not None:
+            session.close(finish=False, timeout=0.0)
+        if world.size > 1 and world.horovod:
+            end_job(None)
+        return
+    try:
+        _close(session, world)
+    except HvdGrabError as error:
+        end_job(error)
+    if session is not None and world.size > 1 and _left_alone(session):
+        book = session.book
+        print(
+            f"hvdgrab: rank {world.rank} has left after {book.position} of {book.n} units of epoch {book.epoch}; ranks that "
+            "go on will hear from Horovod that it has been shut down",
+            file=sys.stderr,
+        )
 
 
 def _left_alone(session: OrderingSession) -> bool:
@@ -77,7 +80,7 @@ def _left_alone(session: OrderingSession) -> bool:
 
 
 def _explain(world: World, error: BaseException | None) -> None:
-    """Say why the last epoch has no line; errors of the training itself are raised."""
+    """Explain on standard error why the last epoch has no line; errors of the training itself are raised."""
     if error is not None and not isinstance(error, CommunicatorClosed):
         raise error
     reason = error or f"rank {world.rank}: the other ranks did not come to the end"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -14,10 +15,11 @@ from torch import nn
 
 from hvdgrab.comm.communicator import Communicator
 from hvdgrab.comm.world import connector, end_job
+from hvdgrab.coordinator.build import build
+from hvdgrab.coordinator.gradient import UnitGradient
 from hvdgrab.coordinator.journal import Journal
 from hvdgrab.coordinator.saved import SavedState
 from hvdgrab.coordinator.session import OrderingSession
-from hvdgrab.coordinator.unit import UnitGradient
 from hvdgrab.errors import ConfigError, UsageError
 from hvdgrab.report import metrics
 from hvdgrab.training.capture import GradientCapture
@@ -30,8 +32,8 @@ from hvdgrab.training.sampler import GraBSampler
 
 STATE_KEY = "hvdgrab"
 """Where a state dict holds the ordering's part, beside the optimizer's ``state`` and ``param_groups``."""
-STEPS_LOOKED_AT = 3
-"""Steps in which a GradScaler is looked for; the first ones may be skipped."""
+STEPS_LOOKED_AT = 4
+"""First steps in which a GradScaler is looked for: several, since a scaler may skip the first ones."""
 
 
 class GraBOptimizer(torch.optim.Optimizer):
@@ -87,28 +89,28 @@ class GraBOptimizer(torch.optim.Optimizer):
         self._table = ParameterTable(optimizer, model, config.layers)
         self._journal = Journal(_metrics_path() if sampler.world.rank == 0 else None, len(sampler), total_epochs)
         self._progress = Progress() if sampler.world.rank == 0 else None
-        self._session = OrderingSession(
-            config,
-            sampler.book,
-            self._table.dimension,
-            {**sampler.facts(), "parameters": self._table.digest()},
-            connect or connector(sampler.world, config.communication),
-            self._journal,
-            end_job,
-            self._table.entries[0].parameter.device,
-        )
-        sampler.attend(self._session, self._inner.retire)
-        # The hooks come last: an optimizer that was refused leaves none behind.
-        self._scaled, self._steps_looked_at = grad_scaler is not None or config.normalise_layers, 0
+        parts = build(config, sampler.book, self._table.dimension, self._table.entries[0].parameter.device)
         self._capture = GradientCapture(
             self._table,
             config.passes_per_unit,
             self._on_unit,
-            build_collector(self._table, self._session.views),
+            build_collector(self._table, parts.views),
             loss_scale=_loss_scale(grad_scaler),
             normalise=config.normalise_layers,
         )
-        self._session.forget_passes = self._capture.forget
+        self._session = OrderingSession(
+            parts,
+            sampler.book,
+            {**sampler.facts(), "parameters": self._table.digest()},
+            connect or connector(sampler.world, config.communication),
+            self._journal,
+            end_job,
+            self._capture.forget,
+        )
+        sampler.attend(self._session, self._inner.retire)
+        scaled = grad_scaler is not None or config.normalise_layers or not parts.views.balanced
+        self._looks_left = 0 if scaled else STEPS_LOOKED_AT
+        self._capture.install()  # last: an optimizer that was refused leaves no hooks behind
         self._closing = close_at_exit(self._session, sampler.world)
 
     # --- what Horovod's optimizer does -------------------------------------------------------------------------------------
@@ -204,7 +206,7 @@ class GraBOptimizer(torch.optim.Optimizer):
             yield
 
     def skip_unit(self) -> None:
-        """Say that the batch just drawn gets no backward pass; every rank must skip the same one."""
+        """Tell that the batch just drawn gets no backward pass; every rank must skip the same one."""
         self._session.unit(None, passes=0)
 
     def close(self) -> None:
@@ -223,36 +225,29 @@ class GraBOptimizer(torch.optim.Optimizer):
         )
 
     def __repr__(self) -> str:
-        return f"GraBOptimizer({self._session.config.order}, {self._inner.optimizer!r})"
+        return f"GraBOptimizer({self._sampler.config.order}, {self._inner.optimizer!r})"
 
     def _on_unit(self, gradient: UnitGradient | None, passes: int) -> None:
         self._session.unit(gradient, passes)
         if self._progress is not None:
             self._progress.moved()
-        self._journal.add_ordering(self._capture.seconds)
-        self._capture.seconds = 0.0
+        self._journal.add_ordering(self._capture.take_seconds())
 
     def _look_for_a_scaler(self) -> None:
-        """Say it where the step comes from a GradScaler that nobody told us of: its factor changes between two units."""
-        if self._scaled or not self._session.views.balanced:
+        """Warn if a GradScaler that was not given calls `step`: its factor changes between two units."""
+        if not self._looks_left:
             return
-        frame, self._scaled = sys._getframe(2), self._steps_looked_at == STEPS_LOOKED_AT
-        self._steps_looked_at += 1
-        for _ in range(3):  # the base class wraps step() once or twice
-            if frame is None or frame.f_back is None:
-                return
-            if frame.f_globals.get("__name__") == "torch.amp.grad_scaler":
-                self._scaled = True
-                scaler = frame.f_locals.get("self")
-                if not getattr(scaler, "is_enabled", lambda: True)():
-                    return
-                print(
-                    f"hvdgrab: rank {self._sampler.world.rank}: the loss is scaled by a GradScaler whose factor is balanced "
-                    "along with the gradients: say GraBOptimizer(..., grad_scaler=scaler)",
-                    file=sys.stderr,
-                )
-                return
-            frame = frame.f_back
+        self._looks_left -= 1
+        scaler = _scaler_that_called(sys._getframe(2))
+        if scaler is None:
+            return
+        self._looks_left = 0
+        if getattr(scaler, "is_enabled", lambda: True)():
+            print(
+                f"hvdgrab: rank {self._sampler.world.rank}: the loss is scaled by a GradScaler whose factor is balanced "
+                "along with the gradients: say GraBOptimizer(..., grad_scaler=scaler)",
+                file=sys.stderr,
+            )
 
     def _share(self) -> None:
         inner = self._inner.optimizer
@@ -279,6 +274,17 @@ def _refuse_types(optimizer: object, sampler: object, model: object) -> None:
         raise UsageError(
             "this sampler already belongs to another GraBOptimizer: close() that one first, or use one sampler for each"
         )
+
+
+def _scaler_that_called(frame: FrameType | None) -> Any | None:
+    """The GradScaler among the nearest callers from ``frame`` on; the base class wraps `step` once or twice."""
+    for _ in range(3):
+        if frame is None:
+            return None
+        if frame.f_globals.get("__name__") == "torch.amp.grad_scaler":
+            return frame.f_locals.get("self")
+        frame = frame.f_back
+    return None
 
 
 def _with_passes(sampler: GraBSampler, passes_per_unit: int | None) -> Any:

@@ -77,6 +77,8 @@ class GraBSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the dataset indices of one unit after another."""
+        if self.book.is_over:
+            (self._session or self.book).begin_next_epoch()
         for epoch, unit in self.book.units():
             yield self._members(epoch, unit)
 

@@ -14,9 +14,14 @@ def ignore(error: BaseException) -> None:
     """The training loop is expected to hear of it."""
 
 
+def started_thread(connect=SerialCommunicator, unheard=ignore, idle=None, **settings):
+    waits = {"describe": lambda: "rank 0", "warn_every": 1.0, "give_up": 5.0}
+    return CommunicationThread(connect, unheard, idle, **waits, **settings)
+
+
 @pytest.fixture
 def thread():
-    started = CommunicationThread(SerialCommunicator, ignore, capacity=4)
+    started = started_thread(capacity=4)
     yield started
     started.close(timeout=5.0)
 
@@ -34,7 +39,7 @@ def test_an_error_reaches_the_future_check_and_submit(thread):
     with pytest.raises(ValueError, match="broken message"):
         future.result(5)
     with pytest.raises(ValueError, match="broken message"):
-        thread.wait(thread.submit(lambda comm: None), "test", 1.0, 5.0)
+        thread.wait(thread.submit(lambda comm: None), "test")
     with pytest.raises(ValueError, match="broken message"):
         thread.check()
 
@@ -53,9 +58,9 @@ def test_a_failing_connection_is_an_error_of_the_first_job():
     def connect():
         raise CommunicationError("no route")
 
-    thread = CommunicationThread(connect, ignore)
+    thread = started_thread(connect)
     with pytest.raises(CommunicationError, match="no route"):
-        thread.wait(thread.submit(lambda comm: None), "test", 1.0, 5.0)
+        thread.wait(thread.submit(lambda comm: None), "test")
     thread.close(timeout=5.0)
 
 
@@ -67,7 +72,7 @@ def test_an_error_that_nobody_hears_ends_the_process(monkeypatch):
         unheard.append(error)
         told.set()
 
-    thread = CommunicationThread(SerialCommunicator, end)
+    thread = started_thread(unheard=end)
     thread.submit(fail)
     assert told.wait(5)
     assert str(unheard[0]) == "broken message"
@@ -106,7 +111,7 @@ def test_close_finishes_what_is_queued_and_is_idempotent(thread):
 
 def test_close_never_hangs():
     gate = threading.Event()
-    thread = CommunicationThread(SerialCommunicator, ignore)
+    thread = started_thread()
     thread.submit(lambda comm: gate.wait(30))
     assert not thread.close(timeout=0.2)
     gate.set()
@@ -120,7 +125,7 @@ def idle(monkeypatch):
     threads = []
 
     def start(callback, unheard=ignore):
-        threads.append(CommunicationThread(SerialCommunicator, unheard, callback))
+        threads.append(started_thread(unheard=unheard, idle=callback))
         return threads[-1]
 
     yield start

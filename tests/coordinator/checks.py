@@ -79,7 +79,7 @@ def a_pair_that_is_not_finite_is_dropped(size: int, make: Make) -> Any:
 
 def units_without_gradients_and_epochs_left_early(size: int, make: Make) -> Any:
     rank = make(whole_numbers(size, 12))
-    for number, (_, unit) in enumerate(rank.book.units()):
+    for number, (_, unit) in enumerate(rank.units()):
         rank.give(None if number in (3, 8) else unit)
     rank.epoch(stop_after=7)
     last = rank.epoch()
@@ -116,7 +116,7 @@ def a_slow_rank_changes_nothing_but_time(size: int, make: Make) -> Any:
     gradients = whole_numbers(size, 20)
     rank = make(gradients, pairs_per_message=2)
     for _ in range(2):
-        for number, (_, unit) in enumerate(rank.book.units()):
+        for number, (_, unit) in enumerate(rank.units()):
             if rank.book.rank == size - 1 and number % 10 == 9:
                 time.sleep(0.1)
             rank.give(unit)

@@ -12,6 +12,7 @@ from mpi4py import MPI
 from hvdgrab.comm.mpi import MPICommunicator
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator.book import OrderBook
+from hvdgrab.coordinator.build import build
 from hvdgrab.coordinator.journal import Journal
 from hvdgrab.coordinator.session import OrderingSession
 from tests.coordinator.checks import literal_orders, whole_numbers
@@ -26,19 +27,22 @@ def run(coordinator: str) -> dict[str, object]:
     gradients = whole_numbers(SIZE, 12, dimension=5000)
     config = GraBConfig(coordinator=coordinator, compression="none", pairs_per_message=2, bound="off")
     book = OrderBook(config, 12, RANK, SIZE)
-    session = OrderingSession(config, book, 5000, FACTS, lambda: MPICommunicator(WORLD), Journal(None, 12), sys.exit, DEVICE)
+    parts = build(config, book, 5000, DEVICE)
+    session = OrderingSession(parts, book, FACTS, lambda: MPICommunicator(WORLD), Journal(None, 12), sys.exit)
     own = torch.from_numpy(gradients[RANK]).to(DEVICE)
     orders, waited = [], 0
     for epoch in range(EPOCHS):
+        if book.is_over:
+            session.begin_next_epoch()
         for number, (_, unit) in enumerate(book.units()):
             busy = epoch == 1 and number < 4  # two messages' worth: what more is ahead has to wait, by back-pressure
             if busy:
                 torch.cuda._sleep(2**29)
                 marker = torch.cuda.current_stream(DEVICE).record_event()
-            session.unit(session.views.of(own[unit]))
+            session.unit(parts.views.of(own[unit]))
             waited += bool(busy and marker.query())
         orders.append(book.orders.tolist())
-    balancer = session._coordinator.balancer
+    balancer = parts.coordinator.balancer
     found = {
         "orders": orders == literal_orders(gradients, np.array(orders[0]), EPOCHS),
         "waited": waited,

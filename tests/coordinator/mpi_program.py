@@ -20,8 +20,7 @@ from hvdgrab.comm.connect import open_communicator
 from hvdgrab.comm.link import MPILink, ServedCommunicator
 from hvdgrab.comm.mpi import MPICommunicator
 from hvdgrab.config import CommunicationConfig, GraBConfig
-from hvdgrab.coordinator.served import take_leave
-from hvdgrab.coordinator.service import Service
+from hvdgrab.coordinator.served import Service, take_leave
 from tests.coordinator.checks import CHECKS, COORDINATORS, Make
 from tests.coordinator.simulate import Rank
 
@@ -72,7 +71,7 @@ def bytes_of_sharded_differences(size: int, make: Make) -> Any:
     gradients = np.zeros((size, 2 * pairs, dimension), dtype=np.float32)
     gradients[:, ::2] = np.random.default_rng(0).standard_normal(dimension, dtype=np.float32)
     rank = make(gradients, pairs_per_message=1, bound="off")
-    units = rank.book.units()
+    units = rank.units()
     rank.give(next(units)[1])  # the handshake is over
     broadcast_bytes(ranks, b"")
     before = cards(Path("/proc/self/net/dev"))["eth0"].received

@@ -17,9 +17,9 @@ from hvdgrab.comm.link import ServedCommunicator
 from hvdgrab.comm.simulated import ThreadCommunicator, ThreadLink, run_ranks, thread_links
 from hvdgrab.config import GraBConfig
 from hvdgrab.coordinator.book import OrderBook
+from hvdgrab.coordinator.build import build
 from hvdgrab.coordinator.journal import Journal
-from hvdgrab.coordinator.served import take_leave
-from hvdgrab.coordinator.service import Service
+from hvdgrab.coordinator.served import Service, take_leave
 from hvdgrab.coordinator.session import OrderingSession
 
 FACTS = {"examples": 0, "units": 0, "dealing": "", "parameters": ""}
@@ -43,11 +43,12 @@ class Rank:
         rank, size = self.communicator.rank, self.communicator.size
         self.book = OrderBook(self.config, n, rank, size)
         self.journal = Journal(None, n)
-        self.session = OrderingSession(self.config, self.book, d, self.facts, self._connect, self.journal, self._end)
+        parts = build(self.config, self.book, d)
+        self.session = OrderingSession(parts, self.book, self.facts, self._connect, self.journal, self._end)
 
     def give(self, unit: int | None) -> None:
         """A unit's gradient to the session; None: the unit had none."""
-        gradient = None if unit is None else self.session.views.of(torch.from_numpy(self.gradients[unit]))
+        gradient = None if unit is None else self.session.parts.views.of(torch.from_numpy(self.gradients[unit]))
         self.session.unit(gradient)
 
     def _end(self, error: BaseException) -> None:
@@ -57,10 +58,16 @@ class Rank:
     def _connect(self) -> Communicator:
         return self.communicator
 
+    def units(self) -> Iterator[tuple[int, int]]:
+        """(epoch, unit) of the epoch, or of the next one if this one is over; as the sampler asks for them."""
+        if self.book.is_over:
+            self.session.begin_next_epoch()
+        yield from self.book.units()
+
     def epoch(self, stop_after: int | None = None) -> list[int]:
         """Run an epoch, or the rest of one, at most ``stop_after`` units; the units in the order in which they came."""
         seen = []
-        for _, unit in self.book.units():
+        for _, unit in self.units():
             self.give(unit)
             seen.append(unit)
             if len(seen) == stop_after:

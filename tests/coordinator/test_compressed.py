@@ -40,7 +40,7 @@ def test_whole_numbers_that_survive_are_ordered_as_the_reference_does(kind, orde
 
 
 def project_all(rank: Rank) -> np.ndarray:
-    projection = rank.session.views.projection
+    projection = rank.session.parts.views.projection
     assert projection is not None
     return np.stack([projection.fold(torch.from_numpy(gradient)).numpy() for gradient in rank.gradients])
 
@@ -81,7 +81,7 @@ def test_a_bit_that_flips_on_the_wire_stops_the_job_with_the_rank_named(kind):
 
 def test_messages_hold_as_many_pairs_as_fit():
     def room(rank: Rank) -> int:
-        return rank.session._parts.pairs_per_message
+        return rank.session.parts.format.room
 
     assert simulate(random_gradients(1, 100), room, compression="sketch") == [15]
     assert simulate(random_gradients(1, 8), room, compression="sketch") == [4]

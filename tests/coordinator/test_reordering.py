@@ -6,7 +6,7 @@ import pytest
 from hvdgrab.balance import build_rule
 from hvdgrab.comm.communicator import SerialCommunicator
 from hvdgrab.config import GraBConfig
-from hvdgrab.coordinator.reordering import Reordering
+from hvdgrab.coordinator.ending import Reordering
 from tests.coordinator.simulate import Rank, simulate
 from tests.coordinator.test_session import random_gradients
 
@@ -61,7 +61,7 @@ def test_resting_ranks_keep_their_orders_and_send_no_pairs():
             rank.epoch()
             orders = rank.book.orders.tolist()
             rank.session.saved_state()  # waits for the end of the epoch
-            seen.append((orders, rank.session._outcome.result().facts.pairs))
+            seen.append((orders, rank.session._phase.outcome.result().facts.pairs))
         return seen
 
     results = simulate(random_gradients(2, 12), work, reorder={"while_falling": True})

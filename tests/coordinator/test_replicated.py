@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hvdgrab.comm.simulated import ThreadCommunicator
-from hvdgrab.coordinator.payloads import Bench
+from hvdgrab.coordinator.payloads import BalancingDevice
 from hvdgrab.errors import ConsistencyError
 from tests.coordinator.simulate import Rank, simulate
 from tests.coordinator.test_session import literal_orders, random_gradients
@@ -14,21 +14,21 @@ from tests.coordinator.test_session import literal_orders, random_gradients
 
 def test_rank_0s_signs_count_and_ranks_that_decide_otherwise_are_named(monkeypatch, capsys):
     """Rank 2 rounds differently: its third sign of every epoch comes out the other way round."""
-    feed, odd = Bench.feed, []
+    feed, odd = BalancingDevice.feed, []
 
-    def rounds_differently(self: Bench, rows: Any) -> Any:
+    def rounds_differently(self: BalancingDevice, rows: Any) -> Any:
         signs, dropped = feed(self, rows)
         if any(self is one for one in odd):
             signs = signs.copy()
             signs[2] *= -1
         return signs, dropped
 
-    monkeypatch.setattr(Bench, "feed", rounds_differently)
+    monkeypatch.setattr(BalancingDevice, "feed", rounds_differently)
     gradients = random_gradients(3, 10)
 
     def work(rank: Rank) -> list[list[int]]:
         if rank.communicator.rank == 2:
-            odd.append(rank.session._coordinator._bench)
+            odd.append(rank.session.parts.coordinator._device)
         return [rank.epoch() for _ in range(3)]
 
     seen = simulate(gradients, work, coordinator="replicated", pairs_per_message=16)

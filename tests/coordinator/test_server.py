@@ -15,8 +15,8 @@ from hvdgrab.comm.simulated import run_ranks
 from hvdgrab.comm.split import Split, choose_server
 from hvdgrab.comm.world import find_world
 from hvdgrab.config import GraBConfig
-from hvdgrab.coordinator import service
-from hvdgrab.coordinator.signs import pack_signs, unpack_signs
+from hvdgrab.coordinator import served
+from hvdgrab.coordinator.wire import pack_signs, unpack_signs
 from hvdgrab.errors import ConsistencyError, WorldError
 from tests.coordinator.simulate import Rank, simulate
 from tests.coordinator.test_session import random_gradients
@@ -85,7 +85,14 @@ def test_signs_come_back_as_they_were(shape, unseen):
 
 
 def test_a_server_of_another_version_says_so(monkeypatch):
-    monkeypatch.setattr(service, "__version__", "9.9")
+    opened = served.Service._open
+
+    def open_with_another_version(self: served.Service, greeting: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:  # when all ranks have said which version they have
+            patch.setattr(served, "__version__", "9.9")
+            opened(self, greeting)
+
+    monkeypatch.setattr(served.Service, "_open", open_with_another_version)
     with pytest.raises(WorldError, match="the server cannot balance for these ranks: it has hvdgrab 9.9"):
         simulate(random_gradients(2, 6), lambda rank: [rank.epoch(), rank.epoch()], coordinator="server")
 

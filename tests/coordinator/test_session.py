@@ -156,7 +156,7 @@ def test_skipped_units_have_no_sign_and_stay_in_the_middle():
 
     def work(rank: Rank) -> tuple[list[int], list[int]]:
         order = []
-        for number, (_, unit) in enumerate(rank.book.units()):
+        for number, (_, unit) in enumerate(rank.units()):
             rank.give(None if number == 3 else unit)
             order.append(unit)
         return order, rank.epoch()
@@ -169,7 +169,7 @@ def test_batches_without_a_backward_pass_are_reported(capsys):
     gradients = random_gradients(1, 6)
 
     def work(rank: Rank) -> None:
-        for number, (_, unit) in enumerate(rank.book.units()):
+        for number, (_, unit) in enumerate(rank.units()):
             if number != 3:
                 rank.give(unit)
         rank.epoch()
@@ -239,7 +239,7 @@ def test_ranks_that_are_not_one_job_are_named_at_the_first_unit(name):
         rank = Rank(communicator, GraBConfig(), random_gradients(1, 4)[0])
         if communicator.rank == 2:
             rank.facts[name] = "other"
-            rank.session._facts[name] = "other"
+            rank.session.facts[name] = "other"
         rank.epoch()
 
     with pytest.raises(ConsistencyError, match=f"{name}: other on rank 2, but .* on rank 0; every rank must"):
@@ -338,7 +338,7 @@ def test_the_data_can_be_looked_at_after_closing():
     def work(rank: Rank) -> list[list[int]]:
         rank.epoch()
         rank.session.close()
-        return [[unit for _, unit in rank.book.units()] for _ in range(2)]
+        return [[unit for _, unit in rank.units()] for _ in range(2)]
 
     for first, second in simulate(random_gradients(2, 5), work):
         assert first == second

@@ -6,8 +6,9 @@ import torch
 
 from hvdgrab.balance.meters import BoundSketch
 from hvdgrab.coordinator.book import Place
+from hvdgrab.coordinator.epoch import LateMeter
+from hvdgrab.coordinator.gradient import Arrival, host_memory
 from hvdgrab.coordinator.pairing import PairBuffer
-from hvdgrab.coordinator.staging import Arrival, LateMeter, host_memory
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
@@ -48,20 +49,21 @@ class Elsewhere(PairBuffer):
 def test_pairs_from_a_device_are_those_of_the_host_and_can_be_saved_between(kind):
     sent: list[tuple[int, np.ndarray]] = []
 
-    def send(first, differences, seen, arrived):
-        arrived()
-        sent.append((first, differences.copy()))
+    def send(batch):
+        if batch is not None:
+            batch.arrived()
+            sent.append((batch.first, batch.differences.copy()))
 
     vectors = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)
-    buffer = kind(3, 2, send, lambda future: None)
+    buffer = kind(3, 2)
     buffer.begin()
     for position in range(10):
         saved = buffer.unsent()
-        other = kind(3, 2, send, lambda future: None)
+        other = kind(3, 2)
         other.resume(position, saved)
         assert torch.equal(other.unsent(), saved)
         buffer = other
-        buffer.add(torch.from_numpy(vectors[position]))
-    buffer.flush()
+        send(buffer.add(torch.from_numpy(vectors[position])))
+    send(buffer.flush())
     assert [first for first, _ in sent] == [0, 2, 4]
     assert np.array_equal(np.concatenate([rows for _, rows in sent]), vectors[::2] - vectors[1::2])

@@ -30,7 +30,7 @@ KINDS: dict[str, Any] = {
 
 def balanced(job: Job) -> Any:
     """How the reference orders an epoch from the vectors that the ranks' sessions were given: differences, there and back."""
-    compressor = job.optimizer._session._coordinator._compressor
+    compressor = job.optimizer._session.parts.coordinator._compressor
 
     def follow(vectors: np.ndarray, orders: np.ndarray) -> np.ndarray:
         pairs = orders.shape[1] // 2
@@ -79,7 +79,7 @@ def streaming_with_horovods_compression_and_several_passes(ranks: Ranks, kind: s
         job.references[-1] = job.references[-1] + second
         job.optimizer.step()
     captured = [unit.gradient for unit in job.units]
-    projection = job.optimizer._session.views.projection
+    projection = job.optimizer._session.parts.views.projection
     for mine, plain in zip(captured, job.references, strict=True):
         assert torch.allclose(mine, projection.fold(plain), atol=1e-5)
     ranks.same(job.weights())
@@ -95,7 +95,7 @@ def streaming_of_sparse_gradients(ranks: Ranks, as_dense: bool) -> None:
     config = {"compression": {"kind": "sketch", "width": 64}}
     job = build(ranks, model=model, data=data, options={"sparse_as_dense": as_dense}, config=config)
     job.epoch(compare=True)
-    projection = job.optimizer._session.views.projection
+    projection = job.optimizer._session.parts.views.projection
     for unit, plain in zip(job.units, job.references, strict=True):
         assert unit.gradient is not None and torch.allclose(unit.gradient, projection.fold(plain), atol=1e-6)
     ranks.same(job.weights())
@@ -128,7 +128,7 @@ def a_changing_loss_scale_is_divided_out(ranks: Ranks) -> None:
         scales.append(scaler.get_scale())
         scaled_step(ranks, job, scaler, unscale=True)
     assert len(set(scales)) > 5, scales
-    projection = job.optimizer._session.views.projection
+    projection = job.optimizer._session.parts.views.projection
     for number, (unit, plain) in enumerate(zip(job.units, job.references, strict=True)):
         assert unit.gradient is not None
         if number == 4:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hvdgrab import GraBConfig, GraBOptimizer, GraBSampler
-from hvdgrab.coordinator.unit import UnitGradient
+from hvdgrab.coordinator.gradient import UnitGradient
 from tests.training.ranks import Ranks
 
 FEATURES, CLASSES = 5, 3
@@ -124,7 +124,7 @@ class Job:
         assert len(captured) == len(self.references), f"{len(captured)} units, {len(self.references)} references"
         for number, (mine, plain) in enumerate(zip(captured, self.references, strict=True)):
             assert mine is not None
-            views = self.optimizer._session.views
+            views = self.optimizer._session.parts.views
             vector, measured = views.of(plain)
             expected = vector if views.balanced else measured
             assert expected is not None
@@ -137,7 +137,7 @@ class Job:
 
     def gradients(self, epoch: int) -> np.ndarray:
         """(n, d) float32: this rank's recorded gradients of an epoch, by unit; unseen ones are zero."""
-        matrix = np.zeros((self.sampler.units, self.optimizer._session._parts.width), dtype=np.float32)
+        matrix = np.zeros((self.sampler.units, self.optimizer._session.parts.format.width), dtype=np.float32)
         for unit in self.units:
             if unit.epoch == epoch and unit.gradient is not None:
                 matrix[unit.unit] = unit.gradient.numpy()

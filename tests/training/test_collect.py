@@ -11,7 +11,7 @@ from torch import nn
 
 from hvdgrab.compression.fold import FoldSketch
 from hvdgrab.compression.rows import POOL
-from hvdgrab.coordinator.unit import UnitGradient, Views
+from hvdgrab.coordinator.gradient import UnitGradient, Views
 from hvdgrab.errors import UsageError
 from hvdgrab.training.collect import DenseCollector, NoCollector, StreamCollector, build_collector
 from hvdgrab.training.parameters import ParameterTable

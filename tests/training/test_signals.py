@@ -10,7 +10,7 @@ import pytest
 
 from hvdgrab import StopSignal
 from hvdgrab.errors import UsageError
-from hvdgrab.training.signals import ignore_requests
+from hvdgrab.training.job import ignore_requests
 
 
 @pytest.fixture(autouse=True)

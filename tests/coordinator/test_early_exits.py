@@ -11,7 +11,7 @@ import pytest
 
 from hvdgrab.comm import worker
 from hvdgrab.comm.simulated import ThreadCommunicator, thread_world
-from hvdgrab.coordinator.departures import Departures, Progress
+from hvdgrab.coordinator.early_exits import EarlyExits, Progress
 from hvdgrab.errors import ConsistencyError
 from tests.coordinator.simulate import Rank, simulate
 
@@ -50,9 +50,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def pair() -> tuple[list[ThreadCommunicator], Departures]:
+def pair() -> tuple[list[ThreadCommunicator], EarlyExits]:
     """Three ranks' communicators, and what rank 0 knows: it is in epoch 1, the second that it has begun, after 4 units."""
-    own = Departures(0)
+    own = EarlyExits(0)
     own.begin(0, 0)
     own.begin(1, 0)
     own.reach(4)
@@ -112,7 +112,7 @@ def test_a_rank_between_two_epochs_reads_nothing(pair):
 
 
 def test_a_watch_does_not_keep_what_it_watches_alive():
-    world, own = thread_world(2), Departures(0)
+    world, own = thread_world(2), EarlyExits(0)
     own.begin(0, 0)
     own.reach(2)
     look = own.weak_look()
@@ -176,7 +176,7 @@ def test_ranks_that_all_leave_after_the_same_unit_go_on_however_late():
             seen.append(rank.epoch(stop_after=5))
             left.set()
             return [*seen, rank.epoch(), rank.epoch(stop_after=6), rank.epoch()]
-        units = rank.book.units()
+        units = rank.units()
         part = []
         for number in range(5):
             unit = next(units)[1]
@@ -217,7 +217,7 @@ def test_notices_of_epochs_that_are_left_early_do_not_pile_up():
             rank.epoch(stop_after=3)
         rank.epoch()
         rank.session.close()
-        return len(rank.session._departures._heard), len(rank.communicator.notices())
+        return len(rank.session._exits._heard), len(rank.communicator.notices())
 
     for kept, unread in simulate(random_gradients(2, 6), work):
         assert kept <= 1

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvdgrab.comm.communicator import Communicator
-from hvdgrab.coordinator.messages import Kind, describe, disagreement
+from hvdgrab.coordinator.wire import Kind, describe, disagreement
 from hvdgrab.errors import ConsistencyError
 
 
@@ -34,12 +34,11 @@ class Progress(NamedTuple):
         return np.array(self, dtype=np.int64)
 
 
-class Departures:
+class EarlyExits:
     """One rank's progress, and what it knows of ranks that have left an epoch early.
 
-    The training thread calls `begin`, `reach` and `end`, the communication thread all else.  What they share is one reference to
-    an immutable `Progress`: epoch and unit always belong together, which the attributes of the book do not while it enters
-    an epoch.
+    The training thread calls `begin`, `reach` and `end`; the communication thread calls the rest.  They share one reference to
+    an immutable `Progress`: its epoch and unit always belong together, unlike the book's attributes while it enters an epoch.
 
     Args:
         rank: this rank.
@@ -62,12 +61,12 @@ class Departures:
             self._own = Progress(self._own.begun, self._own.epoch, unit)
 
     def end(self) -> Progress | None:
-        """This rank ends its epoch: it compares headers from now on, and looks for no notices.  Where it was; None if nowhere."""
+        """This rank ends its epoch: from now on headers are compared, not notices.  Returns where it was, None if nowhere."""
         own, self._own = self._own, None
         return own
 
     def collect(self, communicator: Communicator) -> None:
-        """Read what has arrived, and forget what is about earlier epochs; communicates with nobody else."""
+        """Read the notices that have arrived, and forget those of earlier epochs; waits for nobody."""
         arrived = [(sender, Progress(*notice.tolist())) for sender, notice in communicator.notices()]
         self._heard = [(sender, left) for sender, left in self._heard + arrived if left.begun >= self._begun]
 
@@ -87,7 +86,7 @@ class Departures:
             raise ConsistencyError(disagreement(describe(rank, kind, own.epoch, unit) for rank, kind, unit in sorted(rows)))
 
     def weak_look(self) -> Callable[[Communicator], None]:
-        """`look`, for a thread that must not keep what it watches alive: a session that is gone compares nothing."""
+        """`look` for a thread that must not keep this object alive; it does nothing once the object is gone."""
         method = weakref.WeakMethod(self.look)
 
         def look(communicator: Communicator) -> None:

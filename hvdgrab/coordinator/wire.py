@@ -1,13 +1,14 @@
-"""What ranks send each other to order an epoch, and the check that they all send the same kind of thing.
+"""What ranks send each other to order an epoch: headers, which must be the same on all ranks, and signs.
 
-Before a payload travels, its header does: kind, epoch, number, and the rank's position.  Headers that differ end the job with
-the ranks named, since ranks that disagree about the epoch would go on training in orders that nobody intended.
+A header travels before its payload: kind, epoch, number, and the rank's position.  Headers that differ end the job and name the
+ranks, since ranks that disagree about the epoch would go on training in orders that nobody intended.  A sign takes one bit; an
+epoch with pairs that nobody saw (sign 0) takes a second plane of bits.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from hvdgrab.comm.communicator import Communicator
 from hvdgrab.errors import ConsistencyError
 
+Signs = NDArray[np.int8]
+Bits = NDArray[np.uint8]
 FIELDS = ("kind", "epoch", "message", "pair", "pairs", "unit")
 
 
@@ -70,8 +73,8 @@ def gather_headers(
 ) -> NDArray[np.int64] | None:
     """Gather headers and ``extra`` (k,) int64 on ``root``, compare the headers there, return (W, k): all ranks' extras.
 
-    All headers of a run have ``room`` >= k places for extras: ranks whose messages are of different kinds must meet in one
-    call to be told apart.
+    All headers of a run have ``room`` >= k places for extras, so that ranks whose messages are of different kinds still meet in
+    one call and can be told apart.
 
     Raises:
         ConsistencyError: the headers differ; on ``root`` only, the others learn of it when the job ends.
@@ -120,9 +123,57 @@ def describe(rank: int, kind: int, epoch: int, unit: int) -> str:
 
 
 def disagreement(places: Iterable[str]) -> str:
-    """What is wrong where ranks are at different places, and what to do."""
+    """Explain that ranks are at different places, and what to do."""
     return (
         f"the ranks are not at the same place: {'; '.join(places)}. Every rank must make the same number of backward passes in "
         "an epoch; a rank that looks at batches on its own, or leaves the loop alone, needs a DataLoader with a sampler of "
         "its own for that"
     )
+
+
+def pack_signs(signs: Signs, dropped: NDArray[np.int64]) -> Bits:
+    """``signs`` (W, pairs) int8 and ``dropped`` (W,) int64 as one body of bytes."""
+    return np.concatenate([dropped.view(np.uint8), *_planes(signs)])
+
+
+def unpack_signs(body: Bits, shape: tuple[int, ...]) -> tuple[Signs, NDArray[np.int64]]:
+    """What `pack_signs` was given; ``shape`` of the signs, (W, pairs)."""
+    places = 8 * shape[0]
+    length = _length(shape)
+    planes = body[places:].reshape(-1, length) if length else [np.zeros(0, dtype=np.uint8)]
+    return _signs(list(planes), shape), body[:places].copy().view(np.int64)
+
+
+def share_signs(
+    communicator: Communicator, signs: Signs | None, dropped: NDArray[np.int64] | None, shape: tuple[int, ...], root: int
+) -> tuple[Signs, NDArray[np.int64]]:
+    """Broadcast ``signs`` (W, pairs) int8 and ``dropped`` (W,) int64 of ``root``; None elsewhere.
+
+    Returns:
+        New arrays, the same on all ranks.
+    """
+    summary = np.zeros(1 + shape[0], dtype=np.int64)
+    planes: list[Bits] = []
+    if signs is not None and dropped is not None:
+        planes = _planes(signs)
+        summary[0], summary[1:] = len(planes), dropped
+    communicator.broadcast(summary, root)
+    planes = planes or [np.zeros(_length(shape), dtype=np.uint8) for _ in range(summary[0])]
+    for plane in planes:
+        communicator.broadcast(plane, root)
+    return _signs(planes, shape), summary[1:]
+
+
+def _planes(signs: Signs) -> list[Bits]:
+    return [np.packbits(signs > 0)] + ([np.packbits(signs != 0)] if (signs == 0).any() else [])
+
+
+def _signs(planes: Sequence[Bits], shape: tuple[int, ...]) -> Signs:
+    bits = [np.unpackbits(plane, count=int(np.prod(shape))).astype(bool).reshape(shape) for plane in planes]
+    signs = np.where(bits[0], 1, -1).astype(np.int8)
+    return signs * bits[-1] if len(bits) > 1 else signs
+
+
+def _length(shape: tuple[int, ...]) -> int:
+    """Bytes of a plane."""
+    return -(-int(np.prod(shape)) // 8)
