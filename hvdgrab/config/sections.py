@@ -31,19 +31,19 @@ class CompressionConfig(BaseModel):
     largest values with their places; ``sketch``: a linear sketch of fixed width, whatever the model's size."""
 
     width: int | None = Field(default=None, ge=1, le=2**24)
-    """``sketch``: values of the sketch."""
+    """``sketch``: number of its values."""
 
     dtype: Literal["fp32", "fp16", "int8", "sign"] | None = None
     """``sketch`` and ``topk``: how a value travels."""
 
     ratio: float | None = Field(default=None, gt=0, le=1)
-    """``topk``: the share of the values that travels."""
+    """``topk``: share of the values that travel."""
 
     k: int | None = Field(default=None, ge=1)
-    """``topk``: their number, instead of ``ratio``."""
+    """``topk``: number of the values that travel, instead of ``ratio``."""
 
     block: int | None = Field(default=None, ge=1, le=2**20)
-    """``int8``: values that share a scale."""
+    """``int8``: number of values that share a scale."""
 
     @model_validator(mode="before")
     @classmethod
@@ -89,10 +89,10 @@ class BalanceConfig(BaseModel):
     """Keep the running sum from epoch to epoch instead of starting each at zero."""
 
     damping: float = Field(default=1.0, gt=0, le=1)
-    """What the running sum is multiplied by before each vector; 1 forgets nothing."""
+    """Factor of the running sum before each vector; 1 forgets nothing."""
 
     precision: Literal["fp32", "fp64"] = "fp32"
-    """Of the running sum and the inner products with it."""
+    """Precision of the running sum and of the inner products with it."""
 
 
 _WITHIN_AN_EPOCH = (
@@ -110,13 +110,13 @@ class ReorderConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     every: int = Field(default=1, ge=1)
-    """Every so many epochs, counted from ``first``."""
+    """Distance between the epochs in which the ranks coordinate, counted from ``first``."""
 
     first: int = Field(default=0, ge=0)
     """The first epoch whose gradients make a new order."""
 
     last: int | None = Field(default=None, ge=0)
-    """The last one; none by default."""
+    """The last such epoch; none by default."""
 
     while_falling: bool = False
     """Rest while the herding bound no longer falls, and go on when the order that was kept has gone stale."""
@@ -152,7 +152,7 @@ class CommunicationConfig(BaseModel):
     ``auto``: what is faster for the size of a payload."""
 
     node_size: int | None = Field(default=None, ge=1)
-    """Ranks of a node, where MPI's own view of the nodes is not to be trusted."""
+    """Number of consecutive ranks that make a node, if MPI's own view of the nodes is wrong."""
 
     cuda_aware: bool = False
     """Accepted for older files, without effect: payloads always go through the host."""

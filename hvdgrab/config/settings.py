@@ -46,18 +46,18 @@ class GraBConfig(BaseModel):
     """Which rule orders the next epoch; docs/orders.md describes each."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Seeds the forming of units, every random order and every random sign."""
+    """Seed of the forming of units, of every random order and of every random sign."""
 
     passes_per_unit: int = Field(default=1, ge=1)
-    """Backward passes that make one unit, where a script splits its local batch."""
+    """Backward passes that make one unit, if the script splits its local batch."""
 
     pairs_per_message: int | None = Field(default=None, ge=1, le=2**16)
     """Pair differences that travel together; by default as many as fit into 64 KiB, at most 16."""
 
     coordinator: Coordinator = "designated"
-    """Who balances the pairs of ``cd-grab``: ``designated`` one rank for all; ``replicated`` every rank for itself, all alike;
-    ``sharded`` all together, each its part of the coordinates, exactly; ``server`` a process that does not train;
-    ``independent`` each rank its own pairs alone, another name of ``order: id-grab``."""
+    """Who balances the pairs of ``cd-grab``.  ``designated``: one rank for all; ``replicated``: every rank for itself, all alike;
+    ``sharded``: all together and exactly, each a part of the coordinates; ``server``: a process that does not train;
+    ``independent``: each rank its own pairs alone, another name of ``order: id-grab``."""
 
     designated_rank: int = Field(default=0, ge=0)
     """``designated``: the rank that balances the pairs of all ranks."""
@@ -81,16 +81,16 @@ class GraBConfig(BaseModel):
     """Divide each parameter's gradient by its norm first, so that all of them count alike."""
 
     bound: BoundMode = "sketch"
-    """Whether the parallel herding bound is measured: estimated from a sketch, exactly (small models only), or not at all."""
+    """How the parallel herding bound is measured: estimated from a sketch, exactly (small models only), or not at all."""
 
     block_size: int | None = Field(default=None, ge=1)
     """Units in a block of ``block-reversal``; by default the square root of the number of units, rounded up."""
 
     stall_warning: float = Field(default=30.0, gt=0, allow_inf_nan=False)
-    """Seconds after which a rank that waits for the others says for whom."""
+    """Seconds after which a waiting rank prints for whom it waits."""
 
     stall_timeout: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
-    """Seconds after which that wait ends the job."""
+    """Seconds after which such a wait ends the job."""
 
     debug: bool = False
     """Print the first ten units of every rank's order at the beginning of every epoch."""

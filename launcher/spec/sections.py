@@ -69,22 +69,22 @@ class Resources(Section):
     """OMP_NUM_THREADS of every rank; ``auto``: cores // ranks, at least 1."""
 
     gpus_per_rank: int | None = Field(default=None, ge=0, le=64)
-    """GPUs that a scheduler is asked for, a rank."""
+    """GPUs of each rank that a scheduler is asked for."""
 
     time_limit: Annotated[Duration, Field(gt=0)] | None = None
-    """After this long an attempt is ended, by the job's own clock."""
+    """End an attempt after this long, by the job's own clock."""
 
     hosts: Annotated[list[HostItem], OneOrMore] = Field(default=[], max_length=4_096)
     """Hosts that are reached by ssh, each as ``name`` or ``name:slots``; node lists such as ``n[1-3]:4`` are expanded."""
 
     hostfile: Argument | None = None
-    """File with a host a line, instead of ``hosts``; it is read when the job is submitted."""
+    """File with one host a line, instead of ``hosts``; read when the job is submitted."""
 
     ssh: SshSettings = SshSettings()
     """How the hosts are reached."""
 
     server_ranks: Annotated[Literal[0, 1], Whole] = 0
-    """1: one rank more, which does not train but orders for all others (``python -m hvdgrab.server``); the last rank."""
+    """1 adds a last rank that does not train but orders for all others (``python -m hvdgrab.server``)."""
 
     @model_validator(mode="after")
     def _one_source_of_hosts(self) -> Resources:
@@ -97,11 +97,11 @@ class BackendSettings(Section):
     """Which program starts the ranks."""
 
     kind: BackendKind = "auto"
-    """``auto``: local for one rank, srun or mpirun inside an allocation of SLURM, else mpirun.  horovodrun only by its name: it
-    would call the same mpirun, after a second of its own."""
+    """``auto``: local for one rank, srun or mpirun inside an allocation of SLURM, else mpirun.  It never chooses horovodrun, which
+    would call the same mpirun a second later."""
 
     extra_args: list[Argument] = []
-    """Further options for mpirun (through horovodrun's --mpi-args where that starts the ranks), one list item an argument."""
+    """Further options for mpirun, one list item an argument; horovodrun gets them as --mpi-args."""
 
     mpirun: Argument | None = None
     """Path of the mpirun to use; by default the first on PATH, then the one beside the interpreter."""
@@ -132,9 +132,9 @@ class CheckpointSettings(Section):
     signal: SignalName | None = None
     """Signal that asks the ranks for a checkpoint before they are ended."""
     before_limit: Duration = 120.0
-    """How long before the time limit it is sent."""
+    """How long before the time limit the signal is sent."""
     require_finished: bool = False
-    """Whether the job succeeds only if the training has left its own mark that it finished (``$HVDGRAB_FINISHED``)."""
+    """Let the job succeed only if the training has marked itself as finished (``hvdgrab.mark_finished``)."""
 
 
 class RestartSettings(Section):
@@ -151,25 +151,25 @@ class RestartSettings(Section):
     time_limit: Budget = 0
     """Restarts after an attempt reached its time limit."""
     hang_after: Annotated[Duration, Field(gt=0)] | None = None
-    """Without progress of the training for this long, an attempt counts as hanging; null: never."""
+    """An attempt hangs if the training makes no progress for this long; null: it never hangs."""
     backoff: Duration = 10.0
     """Wait before the first restart."""
     backoff_factor: float = Field(default=2.0, ge=1, le=100, allow_inf_nan=False)
-    """Each further wait is so much longer."""
+    """Factor by which each further wait is longer."""
     backoff_most: Duration = 600.0
     """The longest wait."""
     jitter: float = Field(default=0.2, ge=0, le=1, allow_inf_nan=False)
-    """Share by which a wait is varied at random, so that many jobs do not return at once."""
+    """Share by which a wait varies at random, so that many jobs do not return at once."""
     permanent_exit_codes: list[Annotated[int, Field(ge=0, le=255)]] = [2]
-    """Exit codes after which a restart would be in vain."""
+    """Exit codes after which the job is not restarted."""
     exclude_node_for: Duration = 1_800.0
-    """How long a host that failed fast is not used."""
+    """How long a host that was lost or failed fast is left out."""
     fast_failure: Duration = 60.0
-    """An attempt that ends sooner than this has failed fast."""
+    """An attempt that fails sooner than this has failed fast."""
     no_progress: Budget = 3
-    """Attempts in a row without any progress after which the job is given up."""
+    """Attempts in a row without progress after which the job is given up."""
     min_ranks: int | None = Field(default=None, ge=1, le=65_536)
-    """With hosts missing, start with fewer ranks, down to this many; null: never with fewer."""
+    """Fewest ranks to start with if hosts are missing; null: always all ranks."""
 
     @model_validator(mode="after")
     def _fit_together(self) -> RestartSettings:
@@ -212,7 +212,7 @@ class SlurmSettings(Section):
     clusters: WordList | None = None
     """Clusters that may run the job: the one that can start it first gets it."""
     requeue: bool = True
-    """Whether SLURM may put the job back into its queue."""
+    """Let SLURM put the job back into its queue; the job then restarts itself, by ``restart``."""
     extra: list[Option] = []
     """Further options of sbatch."""
     prologue: Lines = []
