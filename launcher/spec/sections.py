@@ -97,8 +97,8 @@ class BackendSettings(Section):
     """Which program starts the ranks."""
 
     kind: BackendKind = "auto"
-    """``auto``: local for one rank, srun or mpirun inside an allocation of SLURM, else mpirun.  It never chooses horovodrun, which
-    would call the same mpirun a second later."""
+    """``auto``: local for one rank, srun or mpirun inside an allocation of SLURM, else mpirun.  Never horovodrun, which would
+    call the same mpirun a second later."""
 
     extra_args: list[Argument] = []
     """Further options for mpirun, one list item an argument; horovodrun gets them as --mpi-args."""
