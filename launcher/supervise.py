@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from launcher.attempt.backends import command_of
 from launcher.attempt.report import is_over, report_unseen
 from launcher.attempt.supervisor import AlreadyClaimedError, SilentView
 from launcher.errors import EXIT_FAILED, EXIT_USAGE, LauncherError
@@ -19,7 +17,8 @@ from launcher.host.files import why
 from launcher.host.signals import SignalBox
 from launcher.jobdir.claim import EXIT_CLAIMED
 from launcher.jobdir.paths import JobPaths
-from launcher.jobdir.plan import Plan
+from launcher.jobdir.plan import Plan, PlanFileError
+from launcher.plan.planning import next_attempt
 from launcher.slurm.salloc import build_run
 
 
@@ -27,14 +26,10 @@ def read_plan(job: JobPaths, attempt: int) -> Plan:
     """The attempt's own plan, or the job's, made one of this attempt.
 
     Raises:
-        OSError, ValueError, TypeError, KeyError: where there is none that can be read.
+        PlanFileError: if there is none that can be read.
     """
-    path = job.attempt(attempt).plan
-    plan = Plan.from_json((path if path.exists() else job.plan).read_text("ascii"))
-    if plan.attempt == attempt:
-        return plan
-    renumbered = replace(plan, attempt=attempt)
-    return replace(renumbered, argv=command_of(renumbered)[0])
+    plan = Plan.of(job.attempt(attempt))
+    return plan if plan.job.attempt == attempt else next_attempt(plan, attempt, plan.placement.excluded_hosts)
 
 
 def supervise(job: JobPaths, attempt: int) -> int:
@@ -42,7 +37,7 @@ def supervise(job: JobPaths, attempt: int) -> int:
     with SignalBox() as signals:
         try:
             plan = read_plan(job, attempt)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except PlanFileError as error:
             print(f"{job.root} holds no job that can be started: {error}", file=sys.stderr)
             return EXIT_USAGE
         try:

@@ -37,21 +37,21 @@ class LocalStarter:
 
     def start(self, job: JobPaths, attempt: int, plan: Plan, environment: Mapping[str, str]) -> Handle:
         """Start the supervisor in a session of its own, with its output in the attempt's directory."""
-        inherited = {name: value for name, value in environment.items() if name not in plan.scrubbed}
+        inherited = {name: value for name, value in environment.items() if name not in plan.launch.scrubbed}
         own = {variables.JOB_ID: job.id, variables.ATTEMPT: str(attempt)}
         output = job.attempt(attempt).root / "supervisor.log"
         try:
             file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(file, "ab") as stream:
                 process = subprocess.Popen(
-                    [plan.python, "-m", SUPERVISOR, str(job.root), str(attempt)],
-                    cwd=job.root, env={**inherited, **plan.environment, **own},
+                    [plan.launch.python, "-m", SUPERVISOR, str(job.root), str(attempt)],
+                    cwd=job.root, env={**inherited, **plan.launch.environment, **own},
                     stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True,
                     umask=self._umask,
                 )  # fmt: skip
         except (OSError, ValueError) as error:
             text = error.strerror if isinstance(error, OSError) else str(error)
-            raise StartError(f"what should run attempt {attempt} could not be started: {plan.python}: {text}") from error
+            raise StartError(f"what should run attempt {attempt} could not be started: {plan.launch.python}: {text}") from error
         self._children[process.pid] = process
         return self._handle(process.pid, start_ticks(process.pid))
 

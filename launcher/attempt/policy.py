@@ -6,12 +6,13 @@ ask it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.host.text import counted
+from launcher.jobdir.plan import RestartRules
 from launcher.jobdir.words import (
     CANCELLED,
     FAILED,
@@ -28,22 +29,6 @@ if TYPE_CHECKING:
     from launcher.jobdir.end import AttemptEnd
 
 UNLIMITED = "unlimited"
-DEFAULTS: Mapping[str, Any] = {
-    FAILURE: 0,
-    HANG: 0,
-    LOST_NODE: 0,
-    PREEMPTION: UNLIMITED,
-    TIME_LIMIT: 0,
-    "backoff": 10.0,
-    "backoff_factor": 2.0,
-    "backoff_most": 600.0,
-    "jitter": 0.2,
-    "permanent_exit_codes": (2,),
-    "exclude_node_for": 1800.0,
-    "fast_failure": 60.0,
-    "no_progress": 3,
-}
-"""What holds where the plan says nothing; see ``restart:`` in the spec."""
 _WORDS = {
     FAILURE: "failed",
     HANG: "hung",
@@ -79,26 +64,25 @@ class Restart:
 Verdict = Final | Restart
 
 
-def decide(restart: Mapping[str, Any], ends: Sequence[AttemptEnd], now: float, random: Random) -> Verdict:
+def decide(rules: RestartRules, ends: Sequence[AttemptEnd], now: float, random: Random) -> Verdict:
     """The verdict after the last of a job's attempts.
 
     Args:
-        restart: the plan's resolved ``restart`` settings; what is missing is as in `DEFAULTS`.
+        rules: the plan's resolved ``restart`` settings.
         ends: how all attempts ended, oldest first; at least one.
         now: Unix time, seconds.
         random: source of the jitter.
     """
-    settings = {**DEFAULTS, **restart}
     last = ends[-1]
     if last.state in (SUCCEEDED, CANCELLED):
         return Final(last.state, last.exit_code, last.reason)
-    against = _against_another(settings, ends)
+    against = _against_another(rules, ends)
     if against is not None:
         return Final(FAILED, last.exit_code, against)
-    delay = backoff(settings, ends, random)
+    delay = backoff(rules, ends, random)
     at = now + delay
     reason = f"attempt {last.attempt} {_WORDS[budget_of(last)]} ({last.reason or 'no reason known'}); the next one follows"
-    return Restart(at, excluded(settings, ends, at), reason)
+    return Restart(at, excluded(rules, ends, at), reason)
 
 
 def budget_of(end: AttemptEnd) -> str:
@@ -108,21 +92,21 @@ def budget_of(end: AttemptEnd) -> str:
     return end.cause if end.cause in _WORDS else FAILURE
 
 
-def _against_another(settings: Mapping[str, Any], ends: Sequence[AttemptEnd]) -> str | None:
+def _against_another(rules: RestartRules, ends: Sequence[AttemptEnd]) -> str | None:
     """Why no other attempt is made; None where one is."""
     last = ends[-1]
     cause = budget_of(last)
     why = last.reason or f"attempt {last.attempt} {_WORDS[cause]}"
-    if cause == FAILURE and last.exit_code in settings["permanent_exit_codes"]:
+    if cause == FAILURE and last.exit_code in rules.permanent_exit_codes:
         return f"{why}; code {last.exit_code} is in restart.permanent_exit_codes, so no other attempt is made"
-    budget = settings[cause]
+    budget = getattr(rules, cause)
     spent = sum(budget_of(end) == cause for end in ends)
     if budget != UNLIMITED and spent > budget:
         allowed = f"restart.{cause} allows {counted(budget, 'restart')}"
         return why if budget == 0 else f"{why}; it {_WORDS[cause]} {spent} times, and {allowed}"
     standing = _without_progress(ends)
-    most = settings["no_progress"]
-    if most and standing >= most:
+    most = rules.no_progress
+    if isinstance(most, int) and 0 < most <= standing:
         return f"{why}; {standing} attempts in a row made no progress, as another would (restart.no_progress: {most})"
     return None
 
@@ -137,7 +121,7 @@ def _without_progress(ends: Sequence[AttemptEnd]) -> int:
     return count
 
 
-def backoff(settings: Mapping[str, Any], ends: Sequence[AttemptEnd], random: Random) -> float:
+def backoff(rules: RestartRules, ends: Sequence[AttemptEnd], random: Random) -> float:
     """Seconds to wait: growing with every end of the same cause in a row, from the start again once there was progress."""
     cause = budget_of(ends[-1])
     in_a_row = 0
@@ -148,16 +132,16 @@ def backoff(settings: Mapping[str, Any], ends: Sequence[AttemptEnd], random: Ran
         if end.progressed:
             break
     growth = min(in_a_row - 1, 64)  # a float holds any factor of sane size to this power
-    delay = min(float(settings["backoff_most"]), float(settings["backoff"]) * float(settings["backoff_factor"]) ** growth)
-    return max(0.0, delay * (1.0 + float(settings["jitter"]) * random.uniform(-1.0, 1.0)))
+    delay = min(rules.backoff_most, rules.backoff * rules.backoff_factor ** growth)
+    return max(0.0, delay * (1.0 + rules.jitter * random.uniform(-1.0, 1.0)))
 
 
-def excluded(settings: Mapping[str, Any], ends: Sequence[AttemptEnd], at: float) -> tuple[str, ...]:
+def excluded(rules: RestartRules, ends: Sequence[AttemptEnd], at: float) -> tuple[str, ...]:
     """Hosts to do without at a time: those that were lost, or on which an attempt failed at once, not long ago."""
     hosts: set[str] = set()
     for end in ends:
-        fast = end.seconds < settings["fast_failure"] and not end.progressed
+        fast = end.seconds < rules.fast_failure and not end.progressed
         to_blame = budget_of(end) == LOST_NODE or (fast and budget_of(end) in (FAILURE, HANG))
-        if to_blame and at < end.ended + settings["exclude_node_for"]:
+        if to_blame and at < end.ended + rules.exclude_node_for:
             hosts.update(end.bad_hosts)
     return tuple(sorted(hosts))

@@ -44,14 +44,14 @@ class Hosts:
 
 def other_hosts(plan: Plan) -> list[str]:
     """The plan's hosts that are reached by ssh."""
-    return [host.name for host in plan.hosts if not ssh.is_here(host.name)]
+    return [host.name for host in plan.placement.hosts if not ssh.is_here(host.name)]
 
 
 def check(plan: Plan, attempt: AttemptPaths, interrupted: Callable[[], bool]) -> Hosts:
     """Ask every other host at once whether ranks can be started there."""
-    words = [plan.job_dir, str(attempt.number), token_of(attempt), plan.workdir]
+    words = [plan.job.dir, str(attempt.number), token_of(attempt), plan.job.workdir]
     command = _python(plan, "launcher.attempt.host_check", words)
-    answers = ssh.ask(plan.ssh_command, other_hosts(plan), command, CHECK_SECONDS, interrupted)
+    answers = ssh.ask(plan.placement.ssh_command, other_hosts(plan), command, CHECK_SECONDS, interrupted)
     faults, names = [], {}
     for answer in answers:
         data = _data(answer)
@@ -64,8 +64,8 @@ def check(plan: Plan, attempt: AttemptPaths, interrupted: Callable[[], bool]) ->
 
 
 def _python(plan: Plan, module: str, words: Sequence[str]) -> list[str]:
-    path = plan.environment.get("PYTHONPATH")
-    return ["env", "LC_ALL=C", *([f"PYTHONPATH={path}"] if path else []), plan.python, "-m", module, *words]
+    path = plan.launch.environment.get("PYTHONPATH")
+    return ["env", "LC_ALL=C", *([f"PYTHONPATH={path}"] if path else []), plan.launch.python, "-m", module, *words]
 
 
 def _data(answer: ssh.Answer) -> dict[str, Any] | None:
@@ -88,10 +88,10 @@ def _no_answer(answer: ssh.Answer, plan: Plan) -> Fault:
     if answer.code == 255:
         return _ssh_failed(host, said)
     if answer.code in (126, 127) or "No such file" in said:
-        return Fault(host, f"{plan.python} cannot be run there ({said})", "install the environment at the same path there")
+        return Fault(host, f"{plan.launch.python} cannot be run there ({said})", "install the environment at the same path there")
     if "No module named" in said:
-        return Fault(host, f"hvdgrab is not installed there ({said})", f"install it for {plan.python} on that host")
-    return Fault(host, f"the check ended with {answer.code}: {said or 'no message'}", f"try `ssh {host} {plan.python} -V`")
+        return Fault(host, f"hvdgrab is not installed there ({said})", f"install it for {plan.launch.python} on that host")
+    return Fault(host, f"the check ended with {answer.code}: {said or 'no message'}", f"try `ssh {host} {plan.launch.python} -V`")
 
 
 _SSH_REMEDIES = {
@@ -114,11 +114,12 @@ def _wrong(host: str, data: dict[str, Any], plan: Plan) -> list[Fault]:
     if data.get("job_dir") != "the same":
         seen = "is not there" if data.get("job_dir") == "missing" else "is another directory there"
         remedy = "put the jobs on a file system that all hosts share (--jobs-dir)"
-        faults.append(Fault(host, f"the job directory {plan.job_dir} {seen}", remedy))
+        faults.append(Fault(host, f"the job directory {plan.job.dir} {seen}", remedy))
     elif not data.get("writable"):
-        faults.append(Fault(host, f"the job directory {plan.job_dir} cannot be written there", "make it writable for this user"))
+        faults.append(Fault(host, f"the job directory {plan.job.dir} cannot be written there", "make it writable for this user"))
     if not data.get("workdir"):
-        faults.append(Fault(host, f"the working directory {plan.workdir} is not there", "share it, or write another `workdir`"))
+        missing = f"the working directory {plan.job.workdir} is not there"
+        faults.append(Fault(host, missing, "share it, or write another `workdir`"))
     if data.get("remaining"):
         left = ", ".join(str(pid) for pid in data["remaining"])
         faults.append(Fault(host, f"processes of an earlier attempt cannot be ended: {left}", "end them by hand"))
@@ -132,7 +133,8 @@ def sweep(plan: Plan, attempt: AttemptPaths, grace: float) -> tuple[list[str], l
         What remains, ``host:pid``; and the hosts that could not be asked.
     """
     words = [attempt.job.id, str(grace), str(attempt.number)]
-    answers = ssh.ask(plan.ssh_command, other_hosts(plan), _python(plan, "launcher.attempt.sweep", words), SWEEP_SECONDS + grace)
+    python = _python(plan, "launcher.attempt.sweep", words)
+    answers = ssh.ask(plan.placement.ssh_command, other_hosts(plan), python, SWEEP_SECONDS + grace)
     remaining, unknown = [], []
     for answer in answers:
         data = _data(answer)

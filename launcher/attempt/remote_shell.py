@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.attempt.rank.task import read_plan
 from launcher.host.ssh import DEFAULTS
 from launcher.jobdir import variables
 from launcher.jobdir.paths import AttemptPaths, JobPaths
+from launcher.jobdir.plan import Plan
 
 TEXT = f'#!/bin/sh\nexec "${variables.PYTHON}" -m launcher.attempt.remote_shell "$@"\n'
 
@@ -32,8 +32,8 @@ def write(attempt: AttemptPaths) -> None:
 def main(argv: Sequence[str]) -> int:
     """Entry point; does not return where ssh can be started."""
     job = JobPaths(Path(os.environ[variables.JOB_DIR]))
-    plan = read_plan(job.attempt(int(os.environ[variables.ATTEMPT])))
-    command = [*plan["ssh_command"], *DEFAULTS[1:], *argv]
+    plan = Plan.of(job.attempt(int(os.environ[variables.ATTEMPT])))
+    command = [*plan.placement.ssh_command, *DEFAULTS[1:], *argv]
     try:
         os.execvp(command[0], command)
     except OSError as error:

@@ -11,8 +11,8 @@ import subprocess
 import time
 from typing import IO
 
-from launcher.attempt.backends.process import starting_environment
 from launcher.attempt.policy import Final, decide
+from launcher.attempt.program import starting_environment
 from launcher.host.signals import SignalBox
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import EventLog
@@ -36,7 +36,7 @@ def report_unseen(plan: Plan, job: JobPaths) -> None:
     """Make the report of a job that is over and that nobody follows; what goes wrong is noted as a warning."""
     problem = make_report(plan, job, UNSEEN_SECONDS)
     if problem is not None:
-        EventLog(job).add("warning", attempt=plan.attempt, message=problem)
+        EventLog(job).add("warning", attempt=plan.job.attempt, message=problem)
 
 
 def make_report(plan: Plan, job: JobPaths, seconds: float = REPORT_SECONDS) -> str | None:
@@ -46,8 +46,8 @@ def make_report(plan: Plan, job: JobPaths, seconds: float = REPORT_SECONDS) -> s
     """
     if not job.metrics.exists():
         return None
-    argv = [plan.python, "-m", "hvdgrab.report", str(job.root)]
-    environment = starting_environment(plan, job.attempt(plan.attempt)) | {"MPLBACKEND": "Agg"}
+    argv = [plan.launch.python, "-m", "hvdgrab.report", str(job.root)]
+    environment = starting_environment(plan, job.attempt(plan.job.attempt)) | {"MPLBACKEND": "Agg"}
     with SignalBox() as signals:
         try:
             process = subprocess.Popen(

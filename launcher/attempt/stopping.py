@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
-from launcher.attempt.backends.base import Backend
+from launcher.attempt.program import Program
 from launcher.attempt.rank.keeper import GRACE
 from launcher.attempt.view import View
 from launcher.jobdir import variables, words
@@ -78,8 +78,8 @@ class Stopper:
         """Stop the attempt: ranks that can save their state get the time for it, where the cause leaves any."""
         self.request = wanted.write(self._attempt)
         now = time.monotonic()
-        gentle = self.request.cause == words.PREEMPTION and self._plan.checkpoint_signal is not None
-        self._terminate_at = now + self._plan.before_limit if gentle else now
+        gentle = self.request.cause == words.PREEMPTION and self._plan.limits.checkpoint_signal is not None
+        self._terminate_at = now + self._plan.limits.before_limit if gentle else now
         once_more = "; once more to stop waiting for them" if self._interactive else ""
         self._view.stopping(f"{self.request.reason or self.request.cause.replace('_', ' ')}: stopping all ranks{once_more}")
         self._events.add("stopping", attempt=self._attempt.number, cause=self.request.cause, by=self.request.by)
@@ -91,14 +91,14 @@ class Stopper:
         if self._ended_at is None and all(mark is not None and mark.exit_code == 0 for mark in marks):
             self._ended_at = now
 
-    def enforce(self, now: float, backend: Backend, warn: Callable[[str], None]) -> None:
-        """End the backend where its time is over; ``now`` is `time.monotonic`."""
+    def enforce(self, now: float, program: Program, warn: Callable[[str], None]) -> None:
+        """End the program if its time is over; ``now`` is `time.monotonic`."""
         if self._kill_at is not None:
             if now >= self._kill_at:
-                backend.kill()
+                program.kill()
         elif self._terminate_at is not None:
             if now >= self._terminate_at:
-                backend.terminate()
+                program.terminate()
                 self._kill_at = now + self.grace + STOP_MARGIN
         elif self._failed_at is not None and now >= self._failed_at + FAILURE_GRACE:
             self.ask(Stop(words.FAILURE, "the supervisor", "a rank has failed and the others wait for it"))

@@ -13,9 +13,9 @@ import time
 from dataclasses import replace
 
 from launcher.attempt import remote, remote_shell
-from launcher.attempt.backends import build_backend
 from launcher.attempt.judge import Outcome, judge
 from launcher.attempt.lost import lost_node
+from launcher.attempt.program import Program
 from launcher.attempt.reasons import with_exception
 from launcher.attempt.stopping import Stopper
 from launcher.attempt.sweep import sweep
@@ -23,7 +23,6 @@ from launcher.attempt.unwritten import refused
 from launcher.attempt.view import SilentView, View
 from launcher.attempt.watch import Watch, spec_names
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, BackendError
-from launcher.host.files import replace_text
 from launcher.host.identity import node_name
 from launcher.host.signals import SignalBox
 from launcher.jobdir import claim, words
@@ -55,10 +54,10 @@ def place(job: JobPaths, plan: Plan) -> AttemptPaths:
     Raises:
         OSError: where the job directory cannot be written.
     """
-    attempt = job.attempt(plan.attempt)
+    attempt = job.attempt(plan.job.attempt)
     attempt.create()
-    replace_text(attempt.plan, plan.to_json(), durable=True)
-    replace_text(job.plan, plan.to_json())
+    plan.write(attempt.plan, durable=True)
+    plan.write(job.plan)
     return attempt
 
 
@@ -84,7 +83,7 @@ class AttemptRun:
         self._plan = plan
         self._view = view
         self._signals = signals
-        self._backend = build_backend(plan)
+        self._program: Program | None = None
         self._events = EventLog(job)
         self._metrics = MetricsFollower(job.metrics)
         self._reported: set[int] = set()
@@ -138,15 +137,19 @@ class AttemptRun:
             return Outcome(words.CANCELLED, EXIT_INTERRUPTED, "stopped before a rank was started", cause=request.cause)
         if unfit is not None:
             return unfit
-        pid = self._backend.start(self._plan, self._paths)
-        self._events.add("started", attempt=self._paths.number, pid=pid, argv=list(self._plan.argv))
-        while (code := self._backend.poll()) is None:
-            self._wait(signals)
+        self._program = program = self._start()
+        self._events.add("started", attempt=self._paths.number, pid=program.pid, argv=list(self._plan.argv))
+        while (code := program.poll()) is None:
+            self._wait(signals, program)
             self._stopper.obey(signals.take())
             self._look()
             self._touch(time.monotonic())
-            self._stopper.enforce(time.monotonic(), self._backend, self._warn)
-        return self._clean_up_and_judge(code)
+            self._stopper.enforce(time.monotonic(), program, self._warn)
+        return self._clean_up_and_judge(program, code)
+
+    def _start(self) -> Program:
+        """Start the program that starts the ranks.  Raises BackendError."""
+        return Program.start(self._plan, self._paths)
 
     def _check_hosts(self, signals: SignalBox) -> Outcome | None:
         if not remote.other_hosts(self._plan):
@@ -165,18 +168,18 @@ class AttemptRun:
         self._stopper.obey(signals.take())
         return self._stopper.request is not None
 
-    def _wait(self, signals: SignalBox) -> None:
-        output = self._backend.output
+    def _wait(self, signals: SignalBox, program: Program) -> None:
+        output = program.output
         sources: list[SignalBox | int] = [signals]
-        if output is not None and output.open:
+        if output.open:
             sources.append(output.fileno())
         ready, _, _ = select.select(sources, [], [], TICK)
-        if output is not None and output.open and output.fileno() in ready:
+        if output.open and output.fileno() in ready:
             output.read_some()
 
     def _look(self) -> None:
         self._view.tick(self._metrics.poll(), self._metrics)
-        marks = read_marks(self._paths, self._plan.ranks)
+        marks = read_marks(self._paths, self._plan.placement.ranks)
         for mark in marks:
             if mark is not None and mark.exit_code is not None and mark.rank not in self._reported:
                 self._report(mark)
@@ -204,18 +207,18 @@ class AttemptRun:
             with contextlib.suppress(OSError):  # a removed directory or a full disk ends no job
                 self._paths.alive.touch()
 
-    def _clean_up_and_judge(self, code: int) -> Outcome:
-        self._remaining = [f"{os.uname().nodename}:{pid}" for pid in self._backend.stop(self._stopper.grace + SWEEP_MARGIN)]
+    def _clean_up_and_judge(self, program: Program, code: int) -> Outcome:
+        self._remaining = [f"{os.uname().nodename}:{pid}" for pid in program.stop(self._stopper.grace + SWEEP_MARGIN)]
         unknown: list[str] = []
         if self._hosts.names:
             left, unknown = remote.sweep(self._plan, self._paths, self._stopper.grace + SWEEP_MARGIN)
             self._remaining += left + [f"{host}: could not be asked" for host in unknown]
         self._look()
-        marks = read_marks(self._paths, self._plan.ranks)
-        finished = self._job.finished.exists() or (False if self._plan.require_finished else None)
+        marks = read_marks(self._paths, self._plan.placement.ranks)
+        finished = self._job.finished.exists() or (False if self._plan.limits.require_finished else None)
         request = self._stopper.request or self._from_outside(marks, unknown)
         missing = any(mark is None or mark.exit_code is None for mark in marks)
-        why = refused(self._paths, self._backend.output.last if self._backend.output else b"") if missing else None
+        why = refused(self._paths, program.output.last) if missing else None
         return judge(marks, 0 if self._stopper.backend_hung else code, stopped=request, finished=finished, refused=why)
 
     def _from_outside(self, marks: list[RankMark | None], unknown: list[str]) -> Stop | None:
@@ -223,7 +226,7 @@ class AttemptRun:
         return lost_node(marks, self._hosts.names, unknown)
 
     def _end(self, outcome: Outcome) -> AttemptEnd:
-        used = tuple(host.name for host in self._plan.hosts) or (node_name(),)
+        used = tuple(host.name for host in self._plan.placement.hosts) or (node_name(),)
         first = outcome.first_failing
         bad = spec_names(outcome.bad_hosts or ((first.host,) if first is not None else ()), self._hosts.names)
         return AttemptEnd(
@@ -243,8 +246,9 @@ class AttemptRun:
         )
 
     def _note_end(self, end: AttemptEnd) -> None:
-        if self._backend.left_behind and self._stopper.request is None:
-            self._warn(f"of processes that the job left behind {self._backend.left_behind} had to be ended")
+        left_behind = self._program.left_behind if self._program is not None else 0
+        if left_behind and self._stopper.request is None:
+            self._warn(f"of processes that the job left behind {left_behind} had to be ended")
         if end.remaining:
             self._warn(f"processes that could not be ended: {', '.join(end.remaining)}")
         self._events.add("attempt-end", **{name: value for name, value in vars(replace(end)).items() if value is not None})

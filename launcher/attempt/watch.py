@@ -65,7 +65,7 @@ class Watch:
         return (*_changed(self._attempt.progress), *_changed(self._attempt.job.metrics))
 
     def _over_time(self, now: float) -> Stop | None:
-        limit = self._plan.time_limit
+        limit = self._plan.limits.time_limit
         if limit is None or now - self._begun < limit:
             return None
         return Stop(words.TIME_LIMIT, "the supervisor", f"the time limit of {duration(limit)} was reached")
@@ -76,7 +76,7 @@ class Watch:
         return Stop(words.NOT_STARTED, "the supervisor", f"no rank was started within {duration(START_SECONDS)}")
 
     def _no_progress(self, now: float) -> Stop | None:
-        after = self._plan.hang_after
+        after = self._plan.limits.hang_after
         if after is None or now - self._moved < after:
             return None
         return Stop(words.HANG, "the supervisor", f"no progress of the training for {duration(after)}")

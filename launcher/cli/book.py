@@ -5,7 +5,6 @@ The commands that only read work without a daemon as well: from the record's fil
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from launcher.daemon.http.messages import JobView
 from launcher.errors import UnreachableError
 from launcher.jobdir.events import JobRecord, read_record
 from launcher.jobdir.paths import JobPaths, jobs_root, list_jobs
+from launcher.jobdir.plan import Plan, PlanFileError
 from launcher.jobdir.words import UNKNOWN
 
 
@@ -84,7 +84,7 @@ def directory_view(job: JobPaths) -> JobView:
 def _view(job: JobPaths, record: JobRecord) -> JobView:
     queued = next((event for event in record.events if event["event"] == "queued"), {})
     submitted = record.submitted or queued.get("time")
-    plan = {} if record.ranks else _plan(job)
+    plan = None if record.ranks else _plan(job)
     reason = record.reason
     if record.submitted is None and record.state == UNKNOWN:
         reason = "taken in by the daemon of another HVDGRAB_STATE" if queued else "nobody has taken it in"
@@ -100,8 +100,8 @@ def _view(job: JobPaths, record: JobRecord) -> JobView:
         started=record.submitted,
         finished=record.finished,
         seconds=record.seconds,
-        ranks=record.ranks or queued.get("ranks") or plan.get("ranks") or 0,
-        backend=record.backend or queued.get("backend") or plan.get("backend") or "",
+        ranks=record.ranks or queued.get("ranks") or (plan.placement.ranks if plan else 0),
+        backend=record.backend or queued.get("backend") or (plan.launch.backend if plan else ""),
         attempt=numbers[-1] if numbers else 0,
         attempts=sum(job.attempt(number).end.exists() for number in numbers),
         group=None,
@@ -111,12 +111,11 @@ def _view(job: JobPaths, record: JobRecord) -> JobView:
     )
 
 
-def _plan(job: JobPaths) -> dict[str, Any]:
+def _plan(job: JobPaths) -> Plan | None:
     try:
-        found = json.loads(job.plan.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return Plan.read(job.plan)
+    except PlanFileError:
+        return None
 
 
 def open_book(jobs_dir: str | None, client: Client | None = None) -> Book:

@@ -78,7 +78,7 @@ class ForegroundRun:
         while True:
             try:
                 place(self._job, self._plan)
-                end = build_run(self._job, self._plan.attempt, self._plan, self._view, signals, interactive=True).run()
+                end = build_run(self._job, self._plan.job.attempt, self._plan, self._view, signals, interactive=True).run()
             except OSError as error:
                 reason = f"the job directory {self._job.root} cannot be used: {error.strerror}"
                 return policy.Final(FAILED, EXIT_FAILED, reason)
@@ -97,7 +97,7 @@ class ForegroundRun:
 
     def _plan_next(self, excluded: tuple[str, ...]) -> PlanError | None:
         try:
-            self._plan = next_attempt(self._plan, self._plan.attempt + 1, excluded)
+            self._plan = next_attempt(self._plan, self._plan.job.attempt + 1, excluded)
         except PlanError as error:
             return error
         return None

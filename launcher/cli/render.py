@@ -23,39 +23,41 @@ HOSTS_SHOWN = 4
 
 def placement_text(plan: Plan) -> str:
     """Ranks, backend, hosts or cores, binding and threads in one line."""
-    mpi = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}.get(plan.mpi_flavour, "")
-    version = f" ({mpi} {'.'.join(str(part) for part in plan.mpi_version)})" if mpi else ""
-    server = ", one of them the order server" if plan.server_ranks else ""
-    shared = ", oversubscribed: they take turns" if plan.oversubscribed else ""
+    placement, launch = plan.placement, plan.launch
+    mpi = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}.get(launch.mpi_flavour, "")
+    version = f" ({mpi} {'.'.join(str(part) for part in launch.mpi_version)})" if mpi else ""
+    server = ", one of them the order server" if placement.server_ranks else ""
+    shared = ", oversubscribed: they take turns" if placement.oversubscribed else ""
     return (
-        f"{counted(plan.ranks, 'rank')}{server} by {plan.backend}{version}{_place(plan)}{shared}; "
-        f"binding {plan.binding}, {counted(plan.threads_per_rank, 'thread')} a rank"
+        f"{counted(placement.ranks, 'rank')}{server} by {launch.backend}{version}{_place(plan)}{shared}; "
+        f"binding {placement.binding}, {counted(placement.threads_per_rank, 'thread')} a rank"
     )
 
 
 def _place(plan: Plan) -> str:
-    if plan.hosts:
-        names = ", ".join(f"{host.name} ({host.slots})" for host in plan.hosts[:HOSTS_SHOWN])
-        return f" on {names}" + (f" and {len(plan.hosts) - HOSTS_SHOWN} more hosts" if len(plan.hosts) > HOSTS_SHOWN else "")
-    if plan.backend in ("slurm", "srun"):
-        return " on the nodes that SLURM gives" if plan.backend == "slurm" else " in this allocation"
-    return f" on {counted(plan.cores, 'core')}"
+    hosts = plan.placement.hosts
+    if hosts:
+        names = ", ".join(f"{host.name} ({host.slots})" for host in hosts[:HOSTS_SHOWN])
+        return f" on {names}" + (f" and {len(hosts) - HOSTS_SHOWN} more hosts" if len(hosts) > HOSTS_SHOWN else "")
+    if plan.launch.backend in ("slurm", "srun"):
+        return " on the nodes that SLURM gives" if plan.launch.backend == "slurm" else " in this allocation"
+    return f" on {counted(plan.placement.cores, 'core')}"
 
 
 def plan_text(plan: Plan, spec_text: str) -> str:
     """The whole plan for people: exact argv, environment, files."""
     parts = [
-        f"job        {plan.job_id}",
+        f"job        {plan.job.id}",
         f"placement  {placement_text(plan)}",
-        f"backend    {plan.backend}: {plan.backend_reason}",
-        f"workdir    {_quoted(plan.workdir)}",
+        f"backend    {plan.launch.backend}: {plan.launch.reason}",
+        f"workdir    {_quoted(plan.job.workdir)}",
         _section("starts (in the job directory)", [_joined(plan.argv)]),
-        _section("the batch script", script(plan, plan.attempt).splitlines() if plan.backend == "slurm" else []),
-        _section("each rank runs", [_joined(plan.command)]),
-        _section("variables set", [f"{name}={_quoted(value)}" for name, value in sorted(plan.environment.items())]),
-        _section("variables of the ranks alone", [f"{name}={_quoted(value)}" for name, value in plan.rank_environment.items()]),
-        _section("secrets (inherited, hidden in logs)", list(plan.secrets)),
-        _section("inherited variables removed", list(plan.scrubbed)),
+        _section("the batch script", script(plan, plan.job.attempt).splitlines() if plan.launch.backend == "slurm" else []),
+        _section("each rank runs", [_joined(plan.job.command)]),
+        _section("variables set", [f"{name}={_quoted(value)}" for name, value in sorted(plan.launch.environment.items())]),
+        _section("variables of the ranks alone", [f"{name}={_quoted(value)}" for name, value in plan.job.env.items()]),
+        _section("secrets (inherited, hidden in logs)", list(plan.job.secrets)),
+        _section("inherited variables removed", list(plan.launch.scrubbed)),
         _section("files written", list(plan.files)),
         _section("spec.yaml", spec_text.rstrip().split("\n")),
     ]
@@ -84,7 +86,7 @@ def result_text(finished: Finished) -> str:
     """The end of a job; where it failed, the first failing rank's last lines come first."""
     outcome, plan = finished.outcome, finished.plan
     lines = failure_lines(finished.job, outcome.first_failing) if outcome.state == FAILED else []
-    lines.append(f"{plan.job_id}: {outcome.state} after {duration(finished.seconds)}, exit code {outcome.exit_code}")
+    lines.append(f"{plan.job.id}: {outcome.state} after {duration(finished.seconds)}, exit code {outcome.exit_code}")
     if outcome.reason:
         lines.append(f"reason: {printable(outcome.reason)}")
     lines.append(f"job directory: {finished.job.root}")
@@ -109,15 +111,15 @@ def result_json(finished: Finished) -> dict[str, Any]:
     """The end of a job for programs."""
     outcome, plan = finished.outcome, finished.plan
     return {
-        "id": plan.job_id,
-        "name": plan.name,
+        "id": plan.job.id,
+        "name": plan.job.name,
         "state": outcome.state,
         "exit_code": outcome.exit_code,
-        "dir": plan.job_dir,
+        "dir": plan.job.dir,
         "reason": outcome.reason,
         "seconds": round(finished.seconds, 3),
-        "ranks": plan.ranks,
-        "backend": plan.backend,
+        "ranks": plan.placement.ranks,
+        "backend": plan.launch.backend,
         "first_failing_rank": outcome.first_failing.rank if outcome.first_failing else None,
         "report": str(finished.job.report) if finished.job.report.exists() else None,
     }

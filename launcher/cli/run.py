@@ -36,7 +36,8 @@ def validate(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_js
     warn_of(jobs[0].warnings)
     plan = jobs[0].plan
     if as_json:
-        print(json.dumps({"valid": True, "name": plan.name, "ranks": plan.ranks, "backend": plan.backend, "jobs": len(jobs)}))
+        found = {"name": plan.job.name, "ranks": plan.placement.ranks, "backend": plan.launch.backend, "jobs": len(jobs)}
+        print(json.dumps({"valid": True, **found}))
         return EXIT_OK
     several = f"{len(jobs)} variants, each with " if len(jobs) > 1 else ""
     print(f"{file}: valid; {several}{render.placement_text(plan)}")
@@ -55,7 +56,7 @@ def foreground(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_
     """Run a job, or variants one after another, in the foreground; returns the exit code of the first that failed."""
     jobs = prepare(file, overrides, jobs_dir)
     warn_of(jobs[0].warnings)
-    needed = jobs[0].plan.depends_on
+    needed = jobs[0].plan.job.depends_on
     if needed:
         raise UsageError(f"depends_on: it is the daemon that waits for {', '.join(needed)}; leave out --foreground")
     finished = []

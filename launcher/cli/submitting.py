@@ -35,7 +35,7 @@ def submit(
     views: list[JobView] = []
     try:
         with HeldInterrupts() as held:
-            depends_on = dependencies(client, jobs[0].plan.depends_on)
+            depends_on = dependencies(client, jobs[0].plan.job.depends_on)
             views = hand_over_all(client, jobs, depends_on, priority, lambda: held.happened)
         if held.happened:
             raise KeyboardInterrupt

@@ -31,7 +31,7 @@ class PlainView:
 
     def started(self, plan: Plan) -> None:
         """Say what starts, and where its output goes."""
-        self._print(f"{plan.job_id}: {placement_text(plan)}")
+        self._print(f"{plan.job.id}: {placement_text(plan)}")
         self._print(f"output of the ranks: {self._job.logs}")
 
     def opened(self) -> None:
@@ -81,7 +81,7 @@ class TerminalView:
 
     def started(self, plan: Plan) -> None:
         """Print the heading and show the bar."""
-        self._console.print(f"{plan.job_id}: {placement_text(plan)}", style="bold")
+        self._console.print(f"{plan.job.id}: {placement_text(plan)}", style="bold")
         self._console.print(f"output of the ranks: {self._job.logs}")
         self._progress.start()
 

@@ -16,16 +16,15 @@ from launcher.attempt.sweep import sweep
 from launcher.attempt.unwritten import refused
 from launcher.daemon.context import Context, log
 from launcher.daemon.crash import step
-from launcher.daemon.intake import read_plan
 from launcher.daemon.record.rows import Job
 from launcher.daemon.requeued import by_scheduler, catch_up, corrected
-from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, UsageError
+from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from launcher.host.files import obstacle
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import read_events
 from launcher.jobdir.marks import read_marks
 from launcher.jobdir.paths import AttemptPaths, JobPaths
-from launcher.jobdir.plan import Plan
+from launcher.jobdir.plan import Plan, PlanFileError
 from launcher.jobdir.stop import Stop
 from launcher.jobdir.words import (
     CANCELLED,
@@ -143,23 +142,25 @@ class Ending:
     def _verdict(self, job: Job, end: AttemptEnd, now: float) -> Verdict:
         earlier = [_end_of(data) for data in self._store.ends(job.id, job.first_attempt)]
         plan = self._plan(job)
-        verdict = decide(plan.restart if plan is not None else {}, [*earlier, end], now, self._context.random)
-        elsewhere = plan is not None and (plan.offered_hosts or plan.backend == "slurm")
+        if plan is None:  # without a plan there is nothing by which another attempt could be made
+            return Final(end.state, end.exit_code, end.reason)
+        verdict = decide(plan.restart, [*earlier, end], now, self._context.random)
+        elsewhere = bool(plan.placement.offered_hosts or plan.launch.backend == "slurm")
         return verdict if isinstance(verdict, Final) or elsewhere else replace(verdict, excluded_hosts=())
 
     def _plan(self, job: Job) -> Plan | None:
         try:
-            return read_plan(JobPaths(Path(job.dir)).plan)
-        except UsageError as error:
+            return Plan.read(JobPaths(Path(job.dir)).plan)
+        except PlanFileError as error:
             log.warning("%s: %s", job.id, error)
             return None
 
     def _lost(self, job: Job, attempt: AttemptPaths, gone: Gone) -> AttemptEnd:
         """The end of an attempt whose supervisor is gone without a word, judged by the ranks' marks; nothing of it lives then."""
         plan = self._plan(job)
-        marks = read_marks(attempt, plan.ranks if plan is not None else job.ranks)
+        marks = read_marks(attempt, plan.placement.ranks if plan is not None else job.ranks)
         remaining = self._swept(job, attempt, plan)
-        finished = plan is None or not plan.require_finished or attempt.job.finished.exists()
+        finished = plan is None or not plan.limits.require_finished or attempt.job.finished.exists()
         why = refused(attempt) if any(mark is None for mark in marks) and attempt.ranks.is_dir() else None
         outcome = judge(marks, 0, stopped=Stop.read(attempt), finished=finished, refused=why)
         cause, reason = outcome.cause, outcome.reason

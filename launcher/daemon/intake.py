@@ -13,29 +13,7 @@ from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
 from launcher.jobdir.words import QUEUED
 
-PLAN_MOST = 16 << 20
-"""Bytes of a plan."""
 LOCAL_NAMES = ("localhost", "127.0.0.1")
-
-
-def read_plan(path: Path) -> Plan:
-    """A plan that a client wrote; links are not followed.
-
-    Raises:
-        UsageError: where it is missing or no plan.
-    """
-    try:
-        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(number, "rb") as file:
-            found = os.fstat(number)
-            if not stat.S_ISREG(found.st_mode) or found.st_size > PLAN_MOST:
-                raise UsageError(f"{path} is no plan")
-            return Plan.from_json(file.read().decode("ascii"))
-    except OSError as error:
-        reason = "it is a link, and links are not followed" if path.is_symlink() else error.strerror
-        raise UsageError(f"the plan {path} cannot be read: {reason}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UsageError(f"{path} is no plan of this version of hvdgrab-launch: {error}") from error
 
 
 def check_directory(job: JobPaths, attempt: int | None = None) -> None:
@@ -74,7 +52,7 @@ def take_in(submission: Submission, host: str, now: float) -> Job:
         now: Unix time, seconds.
 
     Raises:
-        UsageError: naming what is wrong with the directory.
+        UsageError: naming what is wrong with the directory or its plan.
     """
     job = JobPaths(Path(submission.dir))
     if not job.root.is_absolute() or job.id != submission.id:
@@ -82,31 +60,31 @@ def take_in(submission: Submission, host: str, now: float) -> Job:
             f"the directory of job {submission.id} must be an absolute path that ends with the id, not {submission.dir!r}"
         )
     check_directory(job)
-    plan = read_plan(job.plan)
-    if plan.job_id != job.id or plan.job_dir != str(job.root):
-        raise UsageError(f"the plan in {job.root} is another job's: {plan.job_id} in {plan.job_dir}")
+    plan = Plan.read(job.plan)
+    if plan.job.id != job.id or plan.job.dir != str(job.root):
+        raise UsageError(f"the plan in {job.root} is another job's: {plan.job.id} in {plan.job.dir}")
     here = ranks_here(plan, host)
     return Job(
         id=job.id,
         dir=str(job.root),
-        name=plan.name,
+        name=plan.job.name,
         state=QUEUED,
         submitted=now,
-        ranks=plan.ranks,
-        backend=plan.backend,
-        starter="slurm" if plan.backend == "slurm" else "local",
+        ranks=plan.placement.ranks,
+        backend=plan.launch.backend,
+        starter="slurm" if plan.launch.backend == "slurm" else "local",
         priority=submission.priority,
         depends_on=tuple(dict.fromkeys(submission.depends_on)),
         group_name=submission.group,
-        cpus=here * plan.threads_per_rank,
-        gpus=here * (plan.gpus_per_rank or 0),
+        cpus=here * plan.placement.threads_per_rank,
+        gpus=here * (plan.placement.gpus_per_rank or 0),
     )
 
 
 def ranks_here(plan: Plan, host: str) -> int:
     """How many ranks of a plan take slots of this host; inside SLURM's allocations, none."""
-    if plan.backend in ("slurm", "srun"):
+    if plan.launch.backend in ("slurm", "srun"):
         return 0
-    if not plan.hosts:
-        return plan.ranks
-    return sum(slots.slots for slots in plan.hosts if slots.name in (host, host.partition(".")[0], *LOCAL_NAMES))
+    if not plan.placement.hosts:
+        return plan.placement.ranks
+    return sum(slots.slots for slots in plan.placement.hosts if slots.name in (host, host.partition(".")[0], *LOCAL_NAMES))

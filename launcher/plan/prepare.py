@@ -72,7 +72,7 @@ def prepare(
         return found if cwd is None else replace(found, cwd=cwd)
 
     first, *others = [_prepare(spec, look(spec.backend.mpirun), root) for spec in load(file, overrides)]
-    if not ask or all(job.plan.backend != "slurm" for job in (first, *others)):
+    if not ask or all(job.plan.launch.backend != "slurm" for job in (first, *others)):
         return [first, *others]
     from launcher.slurm import examine
 
@@ -97,7 +97,7 @@ def write(prepared: Prepared) -> EventLog:
     events = EventLog(prepared.job)
     plan = prepared.plan
     who = {**own_identity(), "processes": process_table()}
-    events.add("submitted", id=plan.job_id, name=plan.name, ranks=plan.ranks, backend=plan.backend, **who)
+    events.add("submitted", id=plan.job.id, name=plan.job.name, ranks=plan.placement.ranks, backend=plan.launch.backend, **who)
     return events
 
 
@@ -111,7 +111,7 @@ def write_directory(prepared: Prepared) -> None:
     job.create()
     try:
         replace_text(job.spec, prepared.spec.frozen_text(), durable=True)
-        replace_text(job.plan, prepared.plan.to_json(), durable=True)
+        prepared.plan.write(job.plan, durable=True)
         for directory in (*job.directories(), job.root.parent):
             _sync(directory)
     except OSError as error:
@@ -149,10 +149,10 @@ def hand_over(
             not run behind the user's back.
     """
     if priority is not None:
-        prepared = replace(prepared, plan=replace(prepared.plan, priority=priority))
+        prepared = replace(prepared, plan=prepared.plan.for_job(priority=priority))
     write_directory(prepared)
     plan, job = prepared.plan, prepared.job
-    submission = Submission(job.id, str(job.root), environment, plan.priority, tuple(depends_on), plan.group)
+    submission = Submission(job.id, str(job.root), environment, plan.job.priority, tuple(depends_on), plan.job.group)
     try:
         return client.submit(submission)
     except UnreachableError as error:

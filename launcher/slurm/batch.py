@@ -38,7 +38,7 @@ from launcher.slurm.commands import Answer, call
 from launcher.slurm.examine import said_in_trial
 from launcher.slurm.job_info import parse_job, said_in_log, why_stopped
 from launcher.slurm.run import SlurmRun
-from launcher.slurm.script import LOG, script
+from launcher.slurm.script import LOG, asked_of, script
 
 ASK_SECONDS = 5.0
 """Seconds that SLURM has to say why it ends the job; KillWait, 30 seconds by default, runs meanwhile."""
@@ -159,7 +159,7 @@ def run(job: JobPaths, base: int, scheduler: Scheduler, call_sleep: Callable[[fl
     if not isinstance(verdict, Restart):
         report_unseen(plan, job)
         return end.exit_code
-    if not (plan.slurm or {}).get("requeue", True) or job.cancel.exists():
+    if not asked_of(plan).requeue or job.cancel.exists():
         return end.exit_code
     _ignore_signals()  # putting the job back ends this process too, and there is something left to do then
     if end.cause == words.PREEMPTION and scheduler.why() is None and end.reason and "outside" in end.reason:
@@ -179,7 +179,7 @@ def _without(plan: Plan, number: int, excluded: Sequence[str], scheduler: Schedu
     """The nodes to do without; none where too few would be left, as the job would then wait for ever."""
     if not excluded:
         return ()
-    return excluded if scheduler.possible(script(replace(plan, excluded_hosts=tuple(excluded)), number)) else ()
+    return excluded if scheduler.possible(script(plan.without_hosts(excluded), number)) else ()
 
 
 def _ignore_signals() -> None:
@@ -222,11 +222,12 @@ def place_plan(job: JobPaths, number: int, ends: Sequence[AttemptEnd]) -> Plan:
     """The plan of this attempt: the one that was written with the script, or one that follows from it.
 
     Raises:
-        OSError, ValueError, TypeError, KeyError: where there is none that can be read.
+        PlanFileError: if there is none that can be read.
+        OSError: if the following one cannot be written.
     """
-    own = job.attempt(number).plan
-    plan = Plan.from_json((own if own.exists() else job.plan).read_text("ascii"))
-    if plan.attempt == number and own.exists():
+    attempt = job.attempt(number)
+    plan = Plan.of(attempt)
+    if plan.job.attempt == number and attempt.plan.exists():
         return plan
     verdict = decide(plan.restart, ends, time.time(), Random(0)) if ends else None
     following = next_attempt(plan, number, verdict.excluded_hosts if isinstance(verdict, Restart) else ())

@@ -18,7 +18,7 @@ from launcher.slurm import fit
 from launcher.slurm.answers import NoAnswer
 from launcher.slurm.commands import Answer, Reach
 from launcher.slurm.fit import Finding, Site
-from launcher.slurm.script import sbatch_argv, script
+from launcher.slurm.script import asked_of, script
 from launcher.slurm.site import SINFO_FORMAT, default_partition, names_in, parse_config, parse_partitions, reservations_in
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Examiner:
 
     def examine(self, plan: Plan) -> Examined:
         """Ask about a plan whose backend is slurm."""
-        clusters = (plan.slurm or {}).get("clusters")
+        clusters = asked_of(plan).clusters
         names: list[str | None] = [*clusters.split(",")] if clusters and clusters.lower() != "all" else [None]
         sites = [self.site(name) for name in names]
         if any(site.fault is not None for site in sites):
@@ -88,10 +88,10 @@ class Examiner:
 
     def _trial(self, plan: Plan) -> Answer:
         text = script(plan, 1)
-        key = "\n".join(line for line in text.splitlines() if line.startswith("#SBATCH") and plan.job_id not in line)
+        key = "\n".join(line for line in text.splitlines() if line.startswith("#SBATCH") and plan.job.id not in line)
         if key not in self._trials:
             reach = Reach.of(self._environment)
-            self._trials[key] = reach.ask((*sbatch_argv("/")[:1], "--test-only"), stdin=text, timeout=self._seconds)
+            self._trials[key] = reach.ask(("sbatch", "--test-only"), stdin=text, timeout=self._seconds)
         return self._trials[key]
 
 
@@ -179,7 +179,7 @@ def check(jobs: Sequence[tuple[Spec, Plan]], environment: Mapping[str, str]) -> 
     examiner = Examiner(environment)
     warnings: dict[str, None] = {}
     for spec, plan in jobs:
-        if plan.backend != "slurm":
+        if plan.launch.backend != "slurm":
             continue
         examined = examiner.examine(plan)
         if examined.certain:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from launcher.host.text import counted
 from launcher.jobdir.metrics import duration
 from launcher.jobdir.plan import Plan
-from launcher.slurm.script import SPARE_SECONDS
+from launcher.slurm.script import SPARE_SECONDS, asked_of
 from launcher.slurm.site import Partition
 from launcher.spec.hosts import expand_nodelist
 
@@ -86,9 +86,9 @@ def _partition_names(plan: Plan, site: Site) -> list[str]:
 
 def asked(plan: Plan, name: str) -> str | None:
     """What the job asks for under an option of sbatch: in ``slurm.extra``, which comes last and wins, else under its own key."""
-    slurm = plan.slurm or {}
-    value = slurm.get(name)
-    for option in slurm.get("extra") or ():
+    slurm = asked_of(plan)
+    value = getattr(slurm, name, None)
+    for option in slurm.extra:
         long, short = f"--{name}", f"-{_SHORT.get(name, '?')}"
         if option == long or option.startswith(f"{long}="):
             value = option.partition("=")[2]
@@ -117,10 +117,10 @@ def _partitions(plan: Plan, partitions: list[Partition]) -> Iterator[Finding]:
 
 
 def _lacks(plan: Plan, partition: Partition) -> Iterator[Finding]:
-    slurm = plan.slurm or {}
+    slurm = asked_of(plan)
     where = f"partition {partition.name}"
-    nodes = slurm.get("nodes") or 1
-    per_node = slurm.get("ranks_per_node") or -(-plan.ranks // nodes)
+    nodes = slurm.nodes or 1
+    per_node = slurm.ranks_per_node or -(-plan.placement.ranks // nodes)
     asks = f"{counted(nodes, 'node')} {'is' if nodes == 1 else 'are'} asked for"
     if nodes > partition.nodes:
         yield Finding("slurm.nodes", f"{asks}, {where} has {partition.nodes}")
@@ -136,28 +136,29 @@ def _lacks(plan: Plan, partition: Partition) -> Iterator[Finding]:
 
 
 def _cores(plan: Plan, partition: Partition, where: str, per_node: int) -> Iterator[Finding]:
-    threads = plan.threads_per_rank
-    if (plan.slurm or {}).get("nodes") and per_node * threads > partition.cpus:
+    threads = plan.placement.threads_per_rank
+    if asked_of(plan).nodes and per_node * threads > partition.cpus:
         asks = f"{per_node} ranks of {counted(threads, 'core')} a node"
         yield Finding("resources.ranks", f"{asks} are asked for, {where} has {partition.cpus} cores a node")
-    elif plan.ranks * threads > partition.cpus * partition.nodes or threads > partition.cpus:
-        asks = f"{plan.ranks} ranks of {counted(threads, 'core')}"
+    elif plan.placement.ranks * threads > partition.cpus * partition.nodes or threads > partition.cpus:
+        asks = f"{plan.placement.ranks} ranks of {counted(threads, 'core')}"
         size = f"{counted(partition.nodes, 'node')} of at most {counted(partition.cpus, 'core')}"
         yield Finding("resources.ranks", f"{asks} are asked for, {where} has {size}")
 
 
 def _amounts(plan: Plan, partition: Partition, where: str, per_node: int) -> Iterator[Finding]:
-    slurm = plan.slurm or {}
-    if plan.time_limit is not None and partition.limit is not None and plan.time_limit + SPARE_SECONDS > partition.limit:
-        asks = f"{duration(plan.time_limit)} and {SPARE_SECONDS:.0f} s to end in"
+    slurm = asked_of(plan)
+    limit = plan.limits.time_limit
+    if limit is not None and partition.limit is not None and limit + SPARE_SECONDS > partition.limit:
+        asks = f"{duration(limit)} and {SPARE_SECONDS:.0f} s to end in"
         message = f"{asks} are asked for, {where} allows {duration(partition.limit)}"
         yield Finding("resources.time_limit", message, certain=asked(plan, "qos") is None)  # a QOS may lift a partition's limit
-    if (slurm.get("memory") or 0) > partition.memory * 2**20:
-        message = f"{slurm['memory'] / 2**30:.1f} GiB a node are asked for, {where} has {partition.memory / 1024:.1f}"
+    if (memory := slurm.memory or 0) > partition.memory * 2**20:
+        message = f"{memory / 2**30:.1f} GiB a node are asked for, {where} has {partition.memory / 1024:.1f}"
         yield Finding("slurm.memory", message)
-    gpus = slurm.get("gpus_per_node") or (plan.gpus_per_rank or 0) * per_node
+    gpus = slurm.gpus_per_node or (plan.placement.gpus_per_rank or 0) * per_node
     if gpus > partition.gpus:
-        key = "slurm.gpus_per_node" if slurm.get("gpus_per_node") else "resources.gpus_per_rank"
+        key = "slurm.gpus_per_node" if slurm.gpus_per_node else "resources.gpus_per_rank"
         yield Finding(key, f"{gpus} GPUs a node are asked for, {where} has {partition.gpus}")
 
 
@@ -173,9 +174,8 @@ def _features(plan: Plan, partition: Partition, where: str) -> Iterator[Finding]
 
 
 def _excluded(plan: Plan) -> list[str]:
-    value = (plan.slurm or {}).get("exclude")
     try:
-        return expand_nodelist(value if isinstance(value, str) else ",".join(value or ()))
+        return expand_nodelist(asked_of(plan).exclude or "")
     except ValueError:
         return []
 

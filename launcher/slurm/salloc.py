@@ -24,7 +24,7 @@ from launcher.jobdir.plan import Plan
 from launcher.jobdir.stop import Stop
 from launcher.slurm.allocation import Allocation
 from launcher.slurm.held import Ask, asker, said_of_step, why_over
-from launcher.slurm.run import SlurmRun
+from launcher.slurm.run import SlurmRun, StepRun
 
 PAUSE = 0.2
 """Seconds between two looks whether an allocation is free."""
@@ -33,10 +33,12 @@ PAUSE = 0.2
 def build_run(
     job: JobPaths, attempt: int, plan: Plan, view: View, signals: SignalBox | None = None, *, interactive: bool = False
 ) -> AttemptRun:
-    """The run of an attempt, inside an allocation where the plan says so; arguments as those of `AttemptRun`."""
-    allocation = Allocation.from_environment(os.environ) if plan.backend == "srun" else None
-    if allocation is None:
+    """The run of an attempt, inside an allocation if the plan says so; arguments as those of `AttemptRun`."""
+    if plan.launch.backend not in ("srun", "slurm"):
         return AttemptRun(job, attempt, plan, view, signals, interactive=interactive)
+    allocation = Allocation.from_environment(os.environ) if plan.launch.backend == "srun" else None
+    if allocation is None:
+        return StepRun(job, attempt, plan, view, signals, interactive=interactive)
     run = AllocationRun(job, attempt, plan, view, signals, interactive=interactive)
     run.allocation, run.ask = allocation, asker(os.environ)
     return run

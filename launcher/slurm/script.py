@@ -11,10 +11,9 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 from launcher.errors import PlanError
-from launcher.jobdir.plan import Plan
+from launcher.jobdir.plan import Plan, Slurm
 
 SPARE_SECONDS = 90.0
 """How much more time than the job's own limit SLURM is asked for: the job ends by its own clock, with its state saved."""
@@ -37,13 +36,19 @@ _WORD = re.compile(r"[A-Za-z0-9_.,:;@+&|()*/=%^\[\]!-]+")
 
 def token(plan: Plan, attempt: int) -> str:
     """What marks a submission in its comment: job, attempt and a digest of the job directory."""
-    digest = hashlib.sha256(plan.job_dir.encode("utf-8", "surrogateescape")).hexdigest()[:10]
-    return f"hvdgrab/{plan.job_id}/{attempt}/{digest}"
+    digest = hashlib.sha256(plan.job.dir.encode("utf-8", "surrogateescape")).hexdigest()[:10]
+    return f"hvdgrab/{plan.job.id}/{attempt}/{digest}"
 
 
 def submission_name(plan: Plan, attempt: int) -> str:
     """The job's name in SLURM, unique too: sites rewrite comments."""
-    return f"{plan.job_id}.{attempt}"
+    return f"{plan.job.id}.{attempt}"
+
+
+def asked_of(plan: Plan) -> Slurm:
+    """What SLURM is asked for by a plan whose backend is slurm or srun."""
+    assert plan.slurm is not None
+    return plan.slurm
 
 
 def options(plan: Plan, attempt: int) -> list[str]:
@@ -52,19 +57,19 @@ def options(plan: Plan, attempt: int) -> list[str]:
     Raises:
         PlanError: where a setting cannot be written into a script.
     """
-    slurm = plan.slurm or {}
+    slurm = asked_of(plan)
     lines = [f"--job-name={submission_name(plan, attempt)}", f"--comment={token(plan, attempt)}"]
-    lines += [f"--output={LOG}", "--open-mode=append", "--requeue" if slurm.get("requeue", True) else "--no-requeue"]
+    lines += [f"--output={LOG}", "--open-mode=append", "--requeue" if slurm.requeue else "--no-requeue"]
     lines += _size(plan, slurm)
-    if plan.time_limit is not None:
-        lines.append(f"--time={minutes(plan.time_limit + SPARE_SECONDS)}")
+    if plan.limits.time_limit is not None:
+        lines.append(f"--time={minutes(plan.limits.time_limit + SPARE_SECONDS)}")
     for name in ("partition", "account", "qos", "constraint", "reservation", "clusters"):
-        if slurm.get(name):
-            lines.append(f"--{name}={slurm[name]}")
-    bad = [*_names(slurm.get("exclude")), *plan.excluded_hosts]
+        if value := getattr(slurm, name):
+            lines.append(f"--{name}={value}")
+    bad = [*([slurm.exclude] if slurm.exclude else ()), *plan.placement.excluded_hosts]
     if bad:
         lines.append(f"--exclude={','.join(dict.fromkeys(bad))}")
-    lines += [_extra(option) for option in slurm.get("extra") or ()]
+    lines += [_extra(option) for option in slurm.extra]
     return [_checked(line) for line in lines]
 
 
@@ -76,24 +81,18 @@ def _extra(option: str) -> str:
     return option
 
 
-def _names(value: object) -> list[str]:
-    if value is None:
-        return []
-    return [value] if isinstance(value, str) else [str(item) for item in value]  # type: ignore[attr-defined]  # a list of names
-
-
-def _size(plan: Plan, slurm: dict[str, Any]) -> list[str]:
-    lines = [f"--nodes={slurm['nodes']}"] if slurm.get("nodes") else []
-    lines.append(f"--ntasks={plan.ranks}")
-    if slurm.get("ranks_per_node") or slurm.get("nodes"):
-        lines.append(f"--ntasks-per-node={slurm.get('ranks_per_node') or math.ceil(plan.ranks / slurm['nodes'])}")
-    lines.append(f"--cpus-per-task={plan.threads_per_rank}")
-    if slurm.get("gpus_per_node"):
-        lines.append(f"--gpus-per-node={slurm['gpus_per_node']}")
-    elif plan.gpus_per_rank:
-        lines.append(f"--gpus-per-task={plan.gpus_per_rank}")
-    if slurm.get("memory"):
-        lines.append(f"--mem={math.ceil(slurm['memory'] / 2**20)}M")
+def _size(plan: Plan, slurm: Slurm) -> list[str]:
+    lines = [f"--nodes={slurm.nodes}"] if slurm.nodes else []
+    lines.append(f"--ntasks={plan.placement.ranks}")
+    if slurm.ranks_per_node or slurm.nodes:
+        lines.append(f"--ntasks-per-node={slurm.ranks_per_node or math.ceil(plan.placement.ranks / (slurm.nodes or 1))}")
+    lines.append(f"--cpus-per-task={plan.placement.threads_per_rank}")
+    if slurm.gpus_per_node:
+        lines.append(f"--gpus-per-node={slurm.gpus_per_node}")
+    elif plan.placement.gpus_per_rank:
+        lines.append(f"--gpus-per-task={plan.placement.gpus_per_rank}")
+    if slurm.memory:
+        lines.append(f"--mem={math.ceil(slurm.memory / 2**20)}M")
     return lines
 
 
@@ -114,11 +113,6 @@ def _checked(option: str) -> str:
     return f'{name}="{value}"' if equals and re.fullmatch(r"--[a-z-]+", name) else f'"{option}"'
 
 
-def sbatch_argv(job_dir: str) -> tuple[str, ...]:
-    """The call that submits a script, which it reads from its standard input."""
-    return ("sbatch", "--parsable", "--export=ALL", f"--chdir={job_dir}")
-
-
 def script(plan: Plan, attempt: int) -> str:
     """The whole batch script of an attempt.
 
@@ -129,14 +123,13 @@ def script(plan: Plan, attempt: int) -> str:
     Raises:
         PlanError: where a setting cannot be written into a script.
     """
-    slurm = plan.slurm or {}
-    lines = ["#!/bin/bash", f"# Attempt {attempt} of job {plan.job_id}, written by hvdgrab-launch."]
+    lines = ["#!/bin/bash", f"# Attempt {attempt} of job {plan.job.id}, written by hvdgrab-launch."]
     lines += [f"#SBATCH {option}" for option in options(plan, attempt)]
-    lines += _prologue(list(slurm.get("prologue") or ()))
-    root = plan.environment.get("PYTHONPATH")
+    lines += _prologue(asked_of(plan).prologue)
+    root = plan.launch.environment.get("PYTHONPATH")
     if root:
         lines += ["", "# Where the launcher is found; nothing is fetched here.", f"export PYTHONPATH={shlex.quote(root)}"]
-    lines += ["", f"exec {shlex.join([plan.python, '-m', 'launcher.slurm.batch', plan.job_dir, str(attempt)])}"]
+    lines += ["", f"exec {shlex.join([plan.launch.python, '-m', 'launcher.slurm.batch', plan.job.dir, str(attempt)])}"]
     return "\n".join(lines) + "\n"
 
 

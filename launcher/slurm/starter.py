@@ -22,7 +22,7 @@ from launcher.slurm.answers import NoAnswer, Row, parse_sacct
 from launcher.slurm.commands import Reach
 from launcher.slurm.job_info import killed_by, parse_job
 from launcher.slurm.queue import Queue, Snapshot
-from launcher.slurm.script import token
+from launcher.slurm.script import asked_of, token
 from launcher.slurm.submission import Submission
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class SlurmStarter:
         found = self.find(job, attempt)
         if found is not None:
             return found
-        reach = Reach.of(environment, (plan.slurm or {}).get("clusters"))
+        reach = Reach.of(environment, asked_of(plan).clusters)
         where = reach.name
         self._check_answers(reach)
         self._missed.pop(token(plan, attempt), None)  # only now: whoever has found nothing asks again before they start

@@ -19,6 +19,7 @@ from launcher.jobdir.events import EventLog
 from launcher.jobdir.paths import AttemptPaths, JobPaths
 from launcher.jobdir.plan import Plan
 from launcher.jobdir.variables import PREFIX
+from launcher.plan.argv import sbatch
 from launcher.slurm import commands, script
 from launcher.slurm.answers import NoAnswer, Row, parse_submitted, refusal
 from launcher.slurm.commands import Reach
@@ -89,7 +90,7 @@ def submit(job: JobPaths, number: int, plan: Plan, environment: Mapping[str, str
     attempt = job.attempt(number)
     text = script.script(plan, number)
     reach = commands.Reach.of(environment)
-    clusters = (plan.slurm or {}).get("clusters")
+    clusters = script.asked_of(plan).clusters
     name = script.submission_name(plan, number)
     intent = Submission(script.token(plan, number), name, round(time.time(), 3), reach.conf, reach.programs, clusters)
     try:
@@ -99,19 +100,19 @@ def submit(job: JobPaths, number: int, plan: Plan, environment: Mapping[str, str
     except OSError as error:
         raise StartError(f"the job directory {job.root} cannot be written: {error.strerror}") from error
     around = _environment(plan, environment)
-    answer = commands.call(script.sbatch_argv(str(job.root)), environment=around, conf=reach.conf, stdin=text, cwd=str(job.root))
+    answer = commands.call(sbatch(str(job.root)), environment=around, conf=reach.conf, stdin=text, cwd=str(job.root))
     try:
         return _taken(attempt, intent, answer)
     except StartError:
-        if not plan.excluded_hosts:
+        if not plan.placement.excluded_hosts:
             raise
-    EventLog(job).add("excluded-nodes-used", attempt=number, nodes=list(plan.excluded_hosts))
-    return submit(job, number, replace(plan, excluded_hosts=()), environment)  # too few are left without them
+    EventLog(job).add("excluded-nodes-used", attempt=number, nodes=list(plan.placement.excluded_hosts))
+    return submit(job, number, plan.without_hosts(()), environment)  # too few are left without them
 
 
 def _environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in environment.items() if name not in plan.scrubbed or name in commands.KEPT}
-    return kept | {name: value for name, value in plan.environment.items() if not name.startswith(PREFIX)}
+    kept = {name: value for name, value in environment.items() if name not in plan.launch.scrubbed or name in commands.KEPT}
+    return kept | {name: value for name, value in plan.launch.environment.items() if not name.startswith(PREFIX)}
 
 
 def _taken(attempt: AttemptPaths, intent: Submission, answer: commands.Answer) -> Handle:

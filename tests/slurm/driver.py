@@ -77,7 +77,7 @@ class Driver:
         plan = make_plan(spec, collect(), job)
         write_directory(Prepared(spec, plan, job))
         job.attempt(1).create()
-        job.attempt(1).plan.write_text(plan.to_json())
+        plan.write(job.attempt(1).plan)
         return job, plan
 
     def start(self, job: JobPaths, plan: Plan, attempt: int = 1) -> Handle:

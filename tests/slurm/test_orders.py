@@ -90,7 +90,7 @@ def test_the_quickstart_through_the_launcher_orders_as_under_mpirun(far_user: Us
     assert (ended["state"], ended["exit_code"]) == ("succeeded", 0), ended
     found = results(Path(ended["dir"]))
     plan = json.loads((Path(ended["dir"]) / "plan.json").read_text())
-    assert found == reference(Training(tuple(plan["command"]), plan["environment"]["HVDGRAB_GRAB"], 4))
+    assert found == reference(Training(tuple(plan["job"]["command"]), plan["launch"]["environment"]["HVDGRAB_GRAB"], 4))
     assert found[-1]["epoch"] == 29
     assert float(str(found[-1]["test_accuracy"])) > 0.95
 

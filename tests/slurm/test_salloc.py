@@ -128,8 +128,8 @@ def test_in_the_foreground_the_end_of_the_allocation_is_said_too(user: User) -> 
 
 def test_a_job_in_an_allocation_takes_nothing_of_this_host():
     made = plan("resources: {ranks: 64, gpus_per_rank: 1}")
-    assert ranks_here(replace(made, backend="srun"), "login") == 0
-    assert ranks_here(replace(made, backend="mpirun"), "login") == 64
+    assert ranks_here(replace(made, launch=replace(made.launch, backend="srun")), "login") == 0
+    assert ranks_here(replace(made, launch=replace(made.launch, backend="mpirun")), "login") == 64
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def put(folder: Path, name: str, script: str) -> None:
 
 def job_in(folder: Path, slurm: str = "{}") -> tuple[JobPaths, Plan]:
     made = plan(f"resources: {{ranks: 2}}\nslurm: {slurm}", folder=str(folder))
-    job = JobPaths(Path(made.job_dir))
+    job = JobPaths(Path(made.job.dir))
     job.create()
     job.attempt(1).create()
     return job, made
@@ -190,7 +190,7 @@ def test_one_cluster_that_does_not_answer_holds_up_no_job_of_another(world: Worl
     start = world.slurm.start
 
     def refusing_west(job: JobPaths, attempt: int, made: Plan, environment: dict[str, str]) -> Handle:
-        if made.name == "west":
+        if made.job.name == "west":
             raise Unreachable("the controller of west does not answer", "west")
         return start(job, attempt, made, environment)
 

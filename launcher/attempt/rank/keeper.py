@@ -25,6 +25,7 @@ from launcher.jobdir import variables, words
 from launcher.jobdir.claim import superseded
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import AttemptPaths
+from launcher.jobdir.plan import PlanFileError
 from launcher.jobdir.stop import Stop
 
 GRACE = 5.0
@@ -213,7 +214,11 @@ def keep(attempt: AttemptPaths, rank: int, line: int) -> int:
             task = read_task(attempt, rank, os.environ)
             process, output = start(task, log)
         except OSError as error:
-            return _not_started(attempt, mark, log, error)
+            code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_STARTED
+            text = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+            return _not_started(attempt, mark, log, text, code)
+        except PlanFileError as error:
+            return _not_started(attempt, mark, log, str(error), EXIT_NOT_STARTED)
         ended = Keeper(attempt, task, mark, process, output).run(line, signals)
         ended.write(attempt.rank_mark(rank))
         return ended.exit_code or 0
@@ -225,10 +230,8 @@ def _refuse(attempt: AttemptPaths, mark: RankMark) -> int:
     return EXIT_SUPERSEDED
 
 
-def _not_started(attempt: AttemptPaths, mark: RankMark, log: LogFile, error: OSError) -> int:
-    text = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+def _not_started(attempt: AttemptPaths, mark: RankMark, log: LogFile, text: str, code: int) -> int:
     log.write(f"hvdgrab-launch: the command could not be started: {text}\n".encode("utf-8", "surrogateescape"))
     log.close()
-    code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_STARTED
     replace(mark, error=text, exit_code=code, ended=time.time()).write(attempt.rank_mark(mark.rank))
     return code

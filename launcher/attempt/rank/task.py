@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from launcher.jobdir.paths import AttemptPaths
+from launcher.jobdir.plan import Plan
 from launcher.jobdir.variables import own_variables
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -41,42 +40,29 @@ def find_rank(environment: Mapping[str, str]) -> int:
     return 0
 
 
-def read_plan(attempt: AttemptPaths) -> dict[str, Any]:
-    """The attempt's plan as plain data, or the job's where the attempt has none of its own.
-
-    Raises:
-        OSError, ValueError: where it cannot be read.
-    """
-    path = attempt.plan if attempt.plan.exists() else attempt.job.plan
-    data = json.loads(path.read_text("ascii"))
-    if not isinstance(data, dict):
-        raise ValueError(f"{path} holds no plan")
-    return data
-
-
 def read_task(attempt: AttemptPaths, rank: int, inherited: Mapping[str, str]) -> Task:
     """The rank's program from the attempt's plan.
 
     Args:
         attempt: the attempt.
-        rank: the last ones run the plan's server command, where it has such ranks.
+        rank: the last ones run the plan's server command, if it has such ranks.
         inherited: the wrapper's own environment; the plan's variables are put on top.
 
     Raises:
-        OSError, ValueError, KeyError: where the plan cannot be read.
+        PlanFileError: if the plan cannot be read.
     """
-    plan = read_plan(attempt)
-    environment = {**inherited, **plan["environment"], **plan["rank_environment"], **own_variables(attempt)}
-    server_ranks = plan.get("server_ranks", 0)
-    server = bool(server_ranks) and rank >= plan["ranks"] - server_ranks
+    plan = Plan.of(attempt)
+    job, limits, servers = plan.job, plan.limits, plan.placement.server_ranks
+    environment = {**inherited, **plan.launch.environment, **job.env, **own_variables(attempt)}
+    server = servers > 0 and rank >= plan.placement.ranks - servers
     return Task(
-        command=tuple(_bytes(argument) for argument in plan["server_command" if server else "command"]),
+        command=tuple(_bytes(argument) for argument in (job.server_command if server else job.command)),
         environment={_bytes(name): _bytes(value) for name, value in environment.items()},
-        workdir=plan["workdir"],
-        secrets=tuple(inherited[name] for name in plan["secrets"] if name in inherited),
-        time_limit=plan.get("time_limit"),
-        checkpoint_signal=plan.get("checkpoint_signal"),
-        before_limit=plan.get("before_limit", 0.0),
+        workdir=job.workdir,
+        secrets=tuple(inherited[name] for name in job.secrets if name in inherited),
+        time_limit=limits.time_limit,
+        checkpoint_signal=limits.checkpoint_signal,
+        before_limit=limits.before_limit,
     )
 
 

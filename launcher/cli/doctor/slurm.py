@@ -73,7 +73,7 @@ def _plan(spec: Spec | None) -> Plan | None:
     from launcher.plan.planning import make_plan
 
     plan = make_plan(spec, facts.collect(), JobPaths(jobs_root(None) / new_id(spec.name)))
-    return plan if plan.backend == "slurm" else None
+    return plan if plan.launch.backend == "slurm" else None
 
 
 def _cluster(title: str, settings: Mapping[str, str]) -> Check:

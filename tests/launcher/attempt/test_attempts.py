@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from launcher.jobdir import words
 from launcher.jobdir.claim import EXIT_CLAIMED, Claim, take
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.marks import read_marks
+from launcher.jobdir.plan import Plan
 from launcher.jobdir.stop import Stop
 from tests.launcher.attempts import end_of, job_of, python, run, supervise, until, with_token
 from tests.launcher.helpers import CHECKOUT, clean_environment
@@ -172,9 +173,9 @@ def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:
     job = job_of(tmp_path, ["/no/such/program"], ranks=1, kind="local")
     end = run(job)
     assert (end.state, end.exit_code, end.first_failing_rank) == ("failed", 127, 0)
-    plan = json.loads(job.plan.read_text())
+    plan = Plan.read(job.plan)
     job.attempt(2).create()
-    job.attempt(2).plan.write_text(json.dumps({**plan, "attempt": 2, "argv": ["/no/such/mpirun"]}))
+    replace(plan, job=replace(plan.job, attempt=2), argv=("/no/such/mpirun",)).write(job.attempt(2).plan)
     end = run(job, 2)
     assert (end.state, end.cause) == ("failed", "not_started")
     assert "/no/such/mpirun could not be started" in (end.reason or "")

@@ -60,7 +60,7 @@ def test_ranks_are_bound_as_the_spec_says_and_their_codes_are_their_own(name: st
 def test_one_rank_more_may_order_for_the_others(name: str, tmp_path: Path) -> None:
     job = job_of(tmp_path, python(SHOW), backend={"mpirun": mpis.find(name)}, resources={"server_ranks": 1})
     plan = Plan.from_json(job.plan.read_text())
-    assert (plan.ranks, plan.training_ranks) == (3, 2)
+    assert (plan.placement.ranks, plan.placement.server_ranks) == (3, 1)
     replaced = job.attempt(1).plan.read_text().replace('"hvdgrab.server"', '"platform"')
     job.attempt(1).plan.write_text(replaced)
     end = run(job)

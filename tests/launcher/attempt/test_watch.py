@@ -28,7 +28,9 @@ def attempt(tmp_path: Path) -> AttemptPaths:
 
 
 def limits(**changes: object) -> Plan:
-    return replace(plan(), **{"time_limit": None, "hang_after": None, **changes})  # type: ignore[arg-type]
+    made = plan()
+    wanted = {"time_limit": None, "hang_after": None, **changes}
+    return replace(made, limits=replace(made.limits, **wanted))  # type: ignore[arg-type]
 
 
 def beat(attempt: AttemptPaths, rank: int, moment: int) -> None:

@@ -65,7 +65,8 @@ def test_dry_run_as_json_is_one_document(here: Path, capsys: pytest.CaptureFixtu
     assert main(["one.yaml", "--dry-run", "--json"]) == 0
     out, err = capsys.readouterr()
     plan = json.loads(out)
-    assert (plan["name"], plan["backend"], plan["command"][1:], err) == ("one", "local", ["-c", "print(1)"], "")
+    assert (plan["job"]["name"], plan["launch"]["backend"], err) == ("one", "local", "")
+    assert plan["job"]["command"][1:] == ["-c", "print(1)"]
     assert plan["spec"]["resources"]["ranks"] == 1
     assert not (here / "jobs").exists()
 

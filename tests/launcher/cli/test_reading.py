@@ -33,6 +33,7 @@ from launcher.jobdir.events import EventLog, own_identity
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import JobPaths
 from tests.launcher.cli.test_views import view
+from tests.launcher.helpers import plan
 from tests.real import need
 
 LOG = b"one\n=== attempt 2, 2026-11-29 21:00:00, node-1 ===\ntwo\ntwo\n=== attempt 4, 2026-11-29 22:00:00, node-1 ===\nfour\n"
@@ -149,7 +150,7 @@ def test_a_job_that_another_record_holds_is_told_from_one_that_ran_in_the_foregr
     for job in (taken, planned):
         job.create()
     EventLog(taken).add("queued", ranks=3, backend="local")
-    planned.plan.write_text(json.dumps({"ranks": 5}))
+    plan("command: x\nresources: {ranks: 5, oversubscribe: true}").write(planned.plan)
     record_of(monkeypatch, None)
     assert main(["ls"]) == 0
     cells = {line.split("-")[0]: re.split(r"  +", line.strip()) for line in capsys.readouterr().out.splitlines()[1:]}

@@ -57,7 +57,10 @@ def test_plain_lines(tmp_path: Path) -> None:
     ],
 )
 def test_where_the_ranks_are(changes: dict[str, Any], text: str) -> None:
-    assert text in placement_text(replace(plan(), **changes))
+    made = plan()
+    launch = {name: changes.pop(name) for name in list(changes) if hasattr(made.launch, name)}
+    made = replace(made, placement=replace(made.placement, **changes), launch=replace(made.launch, **launch))
+    assert text in placement_text(made)
 
 
 def on_terminal(home: Home, *arguments: str) -> tuple[int, str]:

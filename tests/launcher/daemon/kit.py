@@ -46,7 +46,7 @@ def job_directory(root: Path, name: str = "job", host: facts.Facts = FACTS, **se
     plan = make_plan(Spec.model_validate(data), host, job)
     job.create()
     job.spec.write_text("{}\n")
-    job.plan.write_text(plan.to_json())
+    plan.write(job.plan)
     return job
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from launcher.daemon import engine
-from launcher.daemon.intake import read_plan
 from launcher.daemon.queue import Capacity
 from launcher.daemon.record.database import RecordError
 from launcher.errors import UsageError
+from launcher.jobdir.plan import Plan
 from launcher.jobdir.stop import Stop
 from launcher.plan.facts import Mpirun
 from tests.launcher.daemon.kit import FACTS, World
@@ -216,9 +216,9 @@ def test_a_lost_node_is_left_out_where_enough_ranks_remain(
     assert "lost a node (no sign of life from n2)" in str(world.view(job).reason)
     world.clock.now += 2
     world.tick()
-    plan = read_plan(world.paths(job).attempt(2).plan)
-    assert (plan.ranks, plan.excluded_hosts) == (ranks, without)
-    assert {slots.name for slots in plan.hosts} == {"n1", "n2"} - set(without)
+    plan = Plan.read(world.paths(job).attempt(2).plan)
+    assert (plan.placement.ranks, plan.placement.excluded_hosts) == (ranks, without)
+    assert {slots.name for slots in plan.placement.hosts} == {"n1", "n2"} - set(without)
 
 
 def test_a_hang_is_restarted_by_its_own_budget(world: World) -> None:

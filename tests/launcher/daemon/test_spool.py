@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from launcher.daemon import crash, loop
 from launcher.daemon.record.database import RecordError
 from launcher.daemon.spool import ODD_SECONDS, RECOVER_SECONDS, SETTLED_SECONDS, Spool
+from launcher.jobdir.plan import Plan
 from launcher.plan import facts
 from tests.launcher.daemon.kit import World
 
@@ -168,7 +168,7 @@ def test_a_job_of_the_spool_runs_in_the_users_home_unless_it_says_more(world: Wo
     (world.dirs.spool / "b.yaml").write_text("name: b\ncommand: [python, -c, pass]\nresources: {ranks: 1}\nworkdir: work\n")
     look(world, Spool(world.context, world.desk))
     places = {
-        job.name: json.loads(world.paths(job.id).plan.read_text())["workdir"] for job in world.desk.views(())
+        job.name: Plan.read(world.paths(job.id).plan).job.workdir for job in world.desk.views(())
     }
     assert places == {"a": str(home), "b": str(home / "work")}
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from launcher.attempt.backends import BACKENDS, choose
 from launcher.errors import PlanError
 from launcher.plan.flavours import FLAGS, flags_for
+from launcher.plan.planning import choose
 from tests.launcher.helpers import JOB_ID, host, mpirun, plan
 
 WRAPPER = f"/opt/py/bin/python -m launcher.attempt.rank.wrapper /jobs/{JOB_ID} 1"
@@ -64,8 +64,8 @@ def test_golden_horovodrun_quotes_what_reaches_a_shell() -> None:
 
 def test_ranks_that_share_cores_yield_when_they_wait() -> None:
     text = "command: x\nresources: {ranks: 6, oversubscribe: true}"
-    assert plan(text).environment["OMPI_MCA_mpi_yield_when_idle"] == "1"
-    assert "OMPI_MCA_mpi_yield_when_idle" not in plan("command: x").environment
+    assert plan(text).launch.environment["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    assert "OMPI_MCA_mpi_yield_when_idle" not in plan("command: x").launch.environment
 
 
 @pytest.mark.parametrize("binding", ["none", "core", "socket", "numa"])
@@ -117,6 +117,17 @@ def test_versions_between_the_known_ones() -> None:
     assert flags_for("mpich", (5, 0)) is FLAGS["mpich", 4]
 
 
-def test_registry_holds_each_backend_by_its_own_name() -> None:
-    names = {name: backend.name for name, backend in BACKENDS.items()}
-    assert names == {name: name for name in ("local", "mpirun", "horovodrun", "slurm", "srun")}
+@pytest.mark.parametrize(
+    ("backend", "facts", "first"),
+    [
+        ("local", {}, "/opt/py/bin/python"),
+        ("mpirun", {}, "/opt/mpi/bin/mpirun"),
+        ("horovodrun", {}, "/opt/py/bin/horovodrun"),
+        ("slurm", {}, "sbatch"),
+        ("srun", {"allocation": 4}, "srun"),
+    ],
+)
+def test_every_backend_starts_its_own_program(backend: str, facts: dict[str, Any], first: str) -> None:
+    kind = "slurm" if backend == "srun" else backend
+    made = plan(f"command: x\nresources: {{ranks: 1}}\nbackend: {{kind: {kind}}}", **facts)
+    assert (made.launch.backend, made.argv[0]) == (backend, first)

@@ -25,8 +25,8 @@ def test_every_ready_made_job_can_be_planned(path: Path, root: bool) -> None:
     specs = load_all(path, consent)
     for spec in specs:
         plan = make_plan(spec, host(root=root), JobPaths(Path("/jobs") / JOB_ID))
-        assert plan.command[:2] == ("/opt/py/bin/python", "-m")
-        assert plan.command[2].rpartition(".")[2] in TRAININGS
+        assert plan.job.command[:2] == ("/opt/py/bin/python", "-m")
+        assert plan.job.command[2].rpartition(".")[2] in TRAININGS
 
 
 def test_there_is_one_for_each_training_and_each_common_need() -> None:

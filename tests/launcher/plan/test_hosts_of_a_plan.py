@@ -22,7 +22,7 @@ def on(resources: str, further: str = "", **facts: Any) -> Plan:
 
 
 def layout(made: Plan) -> str:
-    return " ".join(f"{one.name}:{one.slots}" for one in made.hosts)
+    return " ".join(f"{one.name}:{one.slots}" for one in made.placement.hosts)
 
 
 def refusal(resources: str, further: str = "") -> str:
@@ -50,7 +50,7 @@ def refusal(resources: str, further: str = "") -> str:
 def test_ranks_are_spread_by_slots(resources: str, expected: str) -> None:
     made = on(resources)
     assert layout(made) == expected
-    assert made.ranks == sum(one.slots for one in made.hosts)
+    assert made.placement.ranks == sum(one.slots for one in made.placement.hosts)
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ def test_local_ranks_have_no_hosts() -> None:
 
 
 def test_one_rank_on_another_host_needs_mpirun() -> None:
-    assert plan("command: x\nresources: {hosts: [a:1]}", horovodrun=None).backend == "mpirun"
+    assert plan("command: x\nresources: {hosts: [a:1]}", horovodrun=None).launch.backend == "mpirun"
 
 
 def test_how_hosts_are_reached() -> None:
     made = on("hosts: [a:1], ssh: {user: me, port: 22, identity: k, options: [A=b]}")
     expected = "ssh -x -o BatchMode=yes -o ConnectTimeout=10 -o A=b -p 22 -i k -l me"
-    assert made.ssh_command == tuple(expected.split())
-    assert plan().ssh_command == ()
+    assert made.placement.ssh_command == tuple(expected.split())
+    assert plan().placement.ssh_command == ()
 
 
 def start(attempt: int, excluded: set[str], text: str) -> Plan:
@@ -91,26 +91,26 @@ FOUR = BASE + "resources: {hosts: [a:2, b:2, c:2], ranks: 4}\n"
 
 def test_excluded_hosts_are_avoided() -> None:
     made = start(2, {"a"}, FOUR)
-    assert (layout(made), made.excluded_hosts, made.attempt) == ("b:2 c:2", ("a",), 2)
-    assert made.environment["HVDGRAB_ATTEMPT"] == "2"
-    assert made.environment["HVDGRAB_PROGRESS"].endswith("/attempts/0002/progress")
+    assert (layout(made), made.placement.excluded_hosts, made.job.attempt) == ("b:2 c:2", ("a",), 2)
+    assert made.launch.environment["HVDGRAB_ATTEMPT"] == "2"
+    assert made.launch.environment["HVDGRAB_PROGRESS"].endswith("/attempts/0002/progress")
 
 
 def test_with_too_few_hosts_left_fewer_ranks_start_only_if_allowed() -> None:
     with pytest.raises(PlanError, match="without a, b, 2 slots are left for 4 ranks; restart.min_ranks would allow fewer"):
         start(2, {"a", "b"}, FOUR)
     made = start(2, {"a", "b"}, FOUR + "restart: {min_ranks: 2}")
-    assert (layout(made), made.ranks, made.wanted_ranks) == ("c:2", 2, 4)
+    assert (layout(made), made.placement.ranks, made.placement.wanted_ranks) == ("c:2", 2, 4)
     with pytest.raises(PlanError, match="fewer than restart.min_ranks: 3"):
         start(2, {"a", "b"}, FOUR + "restart: {min_ranks: 3}")
     with pytest.raises(PlanError, match="all hosts are avoided for now: a, b, c"):
         start(2, {"a", "b", "c"}, FOUR + "restart: {min_ranks: 1}")
     shared = start(2, {"a", "b"}, FOUR.replace("ranks: 4", "ranks: 4, oversubscribe: true"))
-    assert (layout(shared), shared.oversubscribed) == ("c:4", True)
+    assert (layout(shared), shared.placement.oversubscribed) == ("c:4", True)
 
 
 def test_this_host_cannot_be_avoided_where_it_is_the_only_one() -> None:
-    assert start(2, {"node1"}, "command: x").ranks == 4
+    assert start(2, {"node1"}, "command: x").placement.ranks == 4
 
 
 @pytest.mark.parametrize("excluded", [set(), {"a"}, {"b", "c"}])
@@ -132,10 +132,10 @@ def test_every_rank_has_a_place_and_no_host_is_overfull_without_need(slots: list
 
 def test_the_server_is_the_last_rank_and_trains_nothing() -> None:
     made = on("server_ranks: 1, ranks: 3")
-    assert (made.ranks, made.training_ranks, made.server_ranks) == (4, 3, 1)
-    assert made.server_command == ("/opt/py/bin/python", "-m", "hvdgrab.server")
-    assert '"coordinator": "server"' in made.environment["HVDGRAB_GRAB"]
-    assert on("ranks: 3").server_command == ()
+    assert (made.placement.ranks, made.placement.wanted_ranks, made.placement.server_ranks) == (4, 3, 1)
+    assert made.job.server_command == ("/opt/py/bin/python", "-m", "hvdgrab.server")
+    assert '"coordinator": "server"' in made.launch.environment["HVDGRAB_GRAB"]
+    assert on("ranks: 3").job.server_command == ()
 
 
 @pytest.mark.parametrize(
@@ -172,16 +172,19 @@ ALLOCATED = {"allocation": 4, "mpirun": None, "horovodrun": None, "cores": 1, "e
 
 def test_inside_an_allocation_its_places_are_used() -> None:
     made = plan("command: x", **ALLOCATED)
-    assert (made.backend, made.ranks, made.oversubscribed, made.scrubbed) == ("srun", 4, False, ("PMI_RANK",))
+    assert (made.launch.backend, made.launch.scrubbed) == ("srun", ("PMI_RANK",))
+    assert (made.placement.ranks, made.placement.oversubscribed) == (4, False)
     assert made.argv[0] == "srun"
-    assert plan("command: x\nresources: {ranks: 1}\nslurm: {}", **ALLOCATED).backend == "srun"
-    assert plan("command: x\nbackend: {kind: slurm}\nresources: {server_ranks: 1}", **ALLOCATED).training_ranks == 3
-    assert plan("command: x\nbackend: {kind: local}\nresources: {ranks: 1}", **ALLOCATED).scrubbed == ("PMI_RANK", "SLURM_JOB_ID")
+    assert plan("command: x\nresources: {ranks: 1}\nslurm: {}", **ALLOCATED).launch.backend == "srun"
+    served = plan("command: x\nbackend: {kind: slurm}\nresources: {server_ranks: 1}", **ALLOCATED).placement
+    assert served.ranks - served.server_ranks == 3
+    local = plan("command: x\nbackend: {kind: local}\nresources: {ranks: 1}", **ALLOCATED)
+    assert local.launch.scrubbed == ("PMI_RANK", "SLURM_JOB_ID")
     with pytest.raises(
         PlanError, match="5 ranks do not fit: this allocation of SLURM has room for 4 tasks; use `salloc --ntasks=5`"
     ):
         plan("command: x\nresources: {ranks: 5}", **ALLOCATED)
-    assert plan("command: x\nresources: {ranks: 5, oversubscribe: true}", **ALLOCATED).oversubscribed
+    assert plan("command: x\nresources: {ranks: 5, oversubscribe: true}", **ALLOCATED).placement.oversubscribed
 
 
 def test_all_faults_of_a_plan_are_named_at_once() -> None:
@@ -193,7 +196,7 @@ def test_all_faults_of_a_plan_are_named_at_once() -> None:
 def test_a_slurm_section_sends_the_job_there_unless_another_backend_is_named() -> None:
     text = "command: x\nslurm: {nodes: 2, ranks_per_node: 3, memory: 1GiB}\n"
     made = plan(text, mpirun=None, horovodrun=None)
-    assert (made.backend, made.ranks, made.cores) == ("slurm", 6, 4)
+    assert (made.launch.backend, made.placement.ranks, made.placement.cores) == ("slurm", 6, 4)
     assert made.slurm is not None
-    assert (made.slurm["memory"], made.slurm["requeue"]) == (1 << 30, True)
+    assert (made.slurm.memory, made.slurm.requeue) == (1 << 30, True)
     assert plan(text + "backend: {kind: mpirun}").slurm is None

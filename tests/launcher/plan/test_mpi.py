@@ -44,8 +44,9 @@ LIBFABRIC = {"FI_TCP_IFACE": "eth0", "FI_SOCKETS_IFACE": "eth0"}
 )
 def test_golden_network(flavour: Any, version: tuple[int, ...], args: str, variables: dict[str, str]) -> None:
     made = plan(ALL, mpirun=mpirun(flavour, *version))
-    assert shlex.join(made.network_args) == args
-    own = {name: made.environment[name] for name in made.environment if name.startswith(("NCCL", "UCX", "FI_", "HOROVOD_"))}
+    assert shlex.join(made.launch.network_args) == args
+    prefixes = ("NCCL", "UCX", "FI_", "HOROVOD_")
+    own = {name: value for name, value in made.launch.environment.items() if name.startswith(prefixes)}
     assert own == VARIABLES | variables
 
 
@@ -56,13 +57,13 @@ def test_the_options_stand_before_the_users_own() -> None:
 
 def test_no_network_section_changes_nothing() -> None:
     made = plan()
-    assert made.network_args == ()
-    assert not [name for name in made.environment if name.startswith(("NCCL", "UCX", "FI_", "HOROVOD_"))]
+    assert made.launch.network_args == ()
+    assert not [name for name in made.launch.environment if name.startswith(("NCCL", "UCX", "FI_", "HOROVOD_"))]
 
 
 def test_one_local_rank_gets_the_variables_and_no_options() -> None:
     made = plan(ALL.replace("ranks: 2", "ranks: 1").replace("{kind: mpirun}", "{kind: local}"))
-    assert (made.network_args, made.environment["NCCL_DEBUG"]) == ((), "INFO")
+    assert (made.launch.network_args, made.launch.environment["NCCL_DEBUG"]) == ((), "INFO")
 
 
 def test_under_slurm_every_mpi_finds_its_variables() -> None:
@@ -76,7 +77,7 @@ def test_under_slurm_every_mpi_finds_its_variables() -> None:
 )
 def test_what_an_mpi_cannot_do_is_refused(interface: str, message: str) -> None:
     text = ALL.replace("interface: eth0", f"interface: {interface}")
-    assert plan(text).network_args[1] == "btl_tcp_if_include"
+    assert plan(text).launch.network_args[1] == "btl_tcp_if_include"
     with pytest.raises(PlanError) as caught:
         plan(text, mpirun=mpirun("mpich", 5, 0))
     assert f"job.yaml:5: network.interface: MPICH 5.0 {message}" in str(caught.value)

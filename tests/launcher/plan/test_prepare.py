@@ -56,7 +56,7 @@ def give(client: FakeClient, jobs: list[Prepared], **further: Any) -> Any:
 def test_variants_are_of_one_group_with_names_of_their_own(jobs: list[Prepared]) -> None:
     assert [job.spec.name for job in jobs] == ["j-seed-0", "j-seed-1", "j-seed-2"]
     assert len({job.job.id for job in jobs}) == 3
-    (group,) = {job.plan.group for job in jobs}
+    (group,) = {job.plan.job.group for job in jobs}
     assert group is not None
     assert group.startswith("j-20")
 
@@ -84,6 +84,7 @@ def test_a_full_disk_or_an_interrupt_leaves_no_half_directory(
             raise fault
 
     monkeypatch.setattr(submit, "replace_text", fail)
+    monkeypatch.setattr("launcher.jobdir.plan.replace_text", fail)
     expected: Any = UsageError if isinstance(fault, OSError) else KeyboardInterrupt
     with pytest.raises(expected, match="No space left on device" if isinstance(fault, OSError) else None):
         write_directory(jobs[0])
@@ -97,10 +98,10 @@ def test_what_is_handed_over(jobs: list[Prepared], monkeypatch: pytest.MonkeyPat
     views = give(client, jobs, depends_on=["first"], priority=5)
     assert [one.id for one in views] == [job.job.id for job in jobs]
     first = client.taken[0]
-    assert (first.priority, first.depends_on, first.group) == (5, ("first",), jobs[0].plan.group)
+    assert (first.priority, first.depends_on, first.group) == (5, ("first",), jobs[0].plan.job.group)
     assert first.environment["API_TOKEN"] == "hunter2"
     assert "hunter2" not in repr(first) + jobs[0].job.plan.read_text()
-    assert Plan.from_json(jobs[0].job.plan.read_text()).priority == 5
+    assert Plan.from_json(jobs[0].job.plan.read_text()).job.priority == 5
 
 
 def test_a_refused_job_leaves_no_directory(jobs: list[Prepared]) -> None:

@@ -109,7 +109,8 @@ def _consistent(spec: Spec, plan: Plan, job: JobPaths) -> None:
     assert Plan.from_json(plan.to_json()) == plan
     assert next_attempt(plan, 1) == plan
     assert all(Path(name).is_relative_to(job.root) and ".." not in name for name in plan.files)
-    assert not {word for word in plan.command[1:] if len(word) > 40} & set(plan.argv), "the user's words are on no command line"
+    users = {word for word in plan.job.command[1:] if len(word) > 40}
+    assert not users & set(plan.argv), "the user's words are on no command line"
 
 
 TEXTS = ["", "~", "null", "on", "010", "1_000", "0x10", "1e3", ".5", "1:30:00", "1:30", "90m", "8GiB", "auto", "unlimited", "-1",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from launcher.attempt.sweep import marked, sweep
 from launcher.jobdir.marks import RankMark, read_marks
 from launcher.jobdir.paths import JobPaths
 from tests.launcher.helpers import CHECKOUT, clean_environment
+from tests.launcher.helpers import plan as planned
 
 ECHO = "import os, sys; os.write(1, b'\\0'.join(map(os.fsencode, sys.argv[1:])) + b'\\0' + os.environb.get(b'VALUE', b''))"
 HOSTILE = [
@@ -60,17 +61,10 @@ def job(tmp_path: Path) -> Iterator[JobPaths]:
 
 
 def plan(job: JobPaths, *command: str, workdir: str = "/", secrets: tuple[str, ...] = (), **environment: str) -> None:
-    job.plan.write_text(
-        json.dumps(
-            {
-                "command": command,
-                "environment": {"HVDGRAB_JOB_ID": job.id},
-                "rank_environment": environment,
-                "workdir": workdir,
-                "secrets": secrets,
-            }
-        )
-    )
+    made = planned()
+    launch = replace(made.launch, environment={"HVDGRAB_JOB_ID": job.id})
+    of_job = replace(made.job, command=command, env=environment, workdir=workdir, secrets=secrets)
+    replace(made, job=of_job, launch=launch).write(job.plan)
 
 
 def start(job: JobPaths, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
