@@ -13,8 +13,8 @@ from pathlib import Path
 from launcher.attempt.report import is_over, report_unseen
 from launcher.attempt.supervisor import AlreadyClaimedError, SilentView
 from launcher.errors import EXIT_FAILED, EXIT_USAGE, LauncherError
-from launcher.host.files import why
 from launcher.host.signals import SignalBox
+from launcher.host.text import why
 from launcher.jobdir.claim import EXIT_CLAIMED
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan, PlanFileError

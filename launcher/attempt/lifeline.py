@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from launcher.host.identity import alive, own_identity
+from launcher.host.processes import alive, own_identity
 from launcher.jobdir.paths import AttemptPaths
 
 SILENCE = 120.0

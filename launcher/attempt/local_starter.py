@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from launcher.attempt.starter import Alive, Gone, Handle, Seen, StartError, Unknown
 from launcher.attempt.sweep import marked
-from launcher.host.identity import alive, start_ticks
+from launcher.host.processes import alive, start_ticks
+from launcher.host.text import why
 from launcher.jobdir import variables
 from launcher.jobdir.claim import Claim
 
@@ -50,8 +51,8 @@ class LocalStarter:
                     umask=self._umask,
                 )  # fmt: skip
         except (OSError, ValueError) as error:
-            text = error.strerror if isinstance(error, OSError) else str(error)
-            raise StartError(f"what should run attempt {attempt} could not be started: {plan.launch.python}: {text}") from error
+            said = why(error, plan.launch.python)
+            raise StartError(f"what should run attempt {attempt} could not be started: {plan.launch.python}: {said}") from error
         self._children[process.pid] = process
         return self._handle(process.pid, start_ticks(process.pid))
 

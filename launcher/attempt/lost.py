@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launcher.attempt.watch import lost_hosts, spec_names
-from launcher.host.identity import node_name
+from launcher.host.processes import node_name
 from launcher.jobdir import words
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.stop import Stop

@@ -12,6 +12,7 @@ from launcher.attempt.rank.output import LogFile, Output
 from launcher.attempt.sweep import end, family
 from launcher.errors import BackendError
 from launcher.host import processes
+from launcher.host.text import why
 from launcher.jobdir import variables
 from launcher.jobdir.paths import AttemptPaths
 from launcher.jobdir.plan import Plan
@@ -54,7 +55,7 @@ class Program:
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, bufsize=0, preexec_fn=_end_with_parent,
             )  # fmt: skip
         except OSError as error:
-            raise BackendError(f"{plan.argv[0]} could not be started: {_words(error, plan.argv[0])}") from error
+            raise BackendError(f"{plan.argv[0]} could not be started: {why(error, plan.argv[0])}") from error
         assert process.stdout is not None
         output = Output(os.dup(process.stdout.fileno()), file, secrets)
         process.stdout.close()
@@ -117,11 +118,6 @@ def starting_environment(plan: Plan, attempt: AttemptPaths) -> dict[str, str]:
     inherited = {name: value for name, value in own.items() if name not in plan.launch.scrubbed}
     marks = {variables.SUPERVISOR: own_name(), variables.PYTHON: plan.launch.python}
     return inherited | plan.launch.environment | variables.own_variables(attempt) | marks
-
-
-def _words(error: OSError, program: str) -> str:
-    """Why, with the file that is to blame if it is another one than the program."""
-    return f"{error.filename}: {error.strerror}" if error.filename not in (None, program) else str(error.strerror)
 
 
 def _end_with_parent() -> None:

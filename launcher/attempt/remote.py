@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.attempt.host_check import token_of
 from launcher.host import ssh
+from launcher.host.program import Answer
 from launcher.jobdir.paths import AttemptPaths
 from launcher.jobdir.plan import Plan
 
@@ -51,15 +52,16 @@ def check(plan: Plan, attempt: AttemptPaths, interrupted: Callable[[], bool]) ->
     """Ask every other host at once whether ranks can be started there."""
     words = [plan.job.dir, str(attempt.number), token_of(attempt), plan.job.workdir]
     command = _python(plan, "launcher.attempt.host_check", words)
-    answers = ssh.ask(plan.placement.ssh_command, other_hosts(plan), command, CHECK_SECONDS, interrupted)
+    hosts = other_hosts(plan)
+    answers = ssh.ask(plan.placement.ssh_command, hosts, command, CHECK_SECONDS, interrupted)
     faults, names = [], {}
-    for answer in answers:
+    for host, answer in zip(hosts, answers, strict=True):
         data = _data(answer)
         if data is None:
-            faults.append(_no_answer(answer, plan))
+            faults.append(_no_answer(host, answer, plan))
             continue
-        names[answer.host] = str(data.get("host"))
-        faults += _wrong(answer.host, data, plan)
+        names[host] = str(data.get("host"))
+        faults += _wrong(host, data, plan)
     return Hosts(tuple(faults), names)
 
 
@@ -68,7 +70,7 @@ def _python(plan: Plan, module: str, words: Sequence[str]) -> list[str]:
     return ["env", "LC_ALL=C", *([f"PYTHONPATH={path}"] if path else []), plan.launch.python, "-m", module, *words]
 
 
-def _data(answer: ssh.Answer) -> dict[str, Any] | None:
+def _data(answer: Answer) -> dict[str, Any] | None:
     """The last line that is an object: a login there may print what it likes before."""
     for line in reversed(answer.stdout.splitlines()):
         try:
@@ -80,12 +82,12 @@ def _data(answer: ssh.Answer) -> dict[str, Any] | None:
     return None
 
 
-def _no_answer(answer: ssh.Answer, plan: Plan) -> Fault:
-    host, said = answer.host, answer.last_line
+def _no_answer(host: str, answer: Answer, plan: Plan) -> Fault:
+    said = answer.complaint
     if answer.code is None:
         what = f"no answer within {CHECK_SECONDS:.0f} s"
         return Fault(host, what, f"try `ssh {host} true`, and leave the host out while it is down", unreachable=True)
-    if answer.code == 255:
+    if answer.code == ssh.EXIT_NO_CONNECTION:
         return _ssh_failed(host, said)
     if answer.code in (126, 127) or "No such file" in said:
         return Fault(host, f"{plan.launch.python} cannot be run there ({said})", "install the environment at the same path there")
@@ -133,13 +135,13 @@ def sweep(plan: Plan, attempt: AttemptPaths, grace: float) -> tuple[list[str], l
         What remains, ``host:pid``; and the hosts that could not be asked.
     """
     words = [attempt.job.id, str(grace), str(attempt.number)]
-    python = _python(plan, "launcher.attempt.sweep", words)
-    answers = ssh.ask(plan.placement.ssh_command, other_hosts(plan), python, SWEEP_SECONDS + grace)
+    hosts = other_hosts(plan)
+    answers = ssh.ask(plan.placement.ssh_command, hosts, _python(plan, "launcher.attempt.sweep", words), SWEEP_SECONDS + grace)
     remaining, unknown = [], []
-    for answer in answers:
+    for host, answer in zip(hosts, answers, strict=True):
         data = _data(answer)
         if data is None:
-            unknown.append(answer.host)
+            unknown.append(host)
         else:
-            remaining += [f"{answer.host}:{pid}" for pid in data.get("remaining", [])]
+            remaining += [f"{host}:{pid}" for pid in data.get("remaining", [])]
     return remaining, unknown

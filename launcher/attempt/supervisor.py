@@ -23,7 +23,7 @@ from launcher.attempt.unwritten import refused
 from launcher.attempt.view import SilentView, View
 from launcher.attempt.watch import Watch, spec_names
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, BackendError
-from launcher.host.identity import node_name
+from launcher.host.processes import node_name
 from launcher.host.signals import SignalBox
 from launcher.jobdir import claim, words
 from launcher.jobdir.end import AttemptEnd

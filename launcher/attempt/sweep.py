@@ -30,7 +30,7 @@ def marked(job_id: str, attempt: int | None = None) -> list[processes.Entry]:
 
 def carries(pid: int, job_id: str) -> bool:
     """Whether a process of this host lives and carries a job's mark."""
-    found = processes.look(pid)
+    found = processes.read_process(pid)
     return found is not None and bool(processes.marked([f"{variables.JOB_ID}={job_id}".encode()], {pid: found}))
 
 

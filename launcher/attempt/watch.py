@@ -12,9 +12,9 @@ from pathlib import Path
 
 from launcher.attempt.rank.keeper import HEARTBEAT
 from launcher.host.clock import Unchanged
+from launcher.host.text import duration
 from launcher.jobdir import variables, words
 from launcher.jobdir.marks import RankMark
-from launcher.jobdir.metrics import duration
 from launcher.jobdir.paths import AttemptPaths
 from launcher.jobdir.plan import Plan
 from launcher.jobdir.stop import Stop

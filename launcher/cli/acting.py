@@ -19,7 +19,7 @@ from launcher.cli.texts import end_lines, next_commands, state_text
 from launcher.daemon.http.client import Client
 from launcher.daemon.http.messages import JobView
 from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError, UsageError
-from launcher.host.identity import alive
+from launcher.host.processes import alive
 from launcher.jobdir.claim import Claim
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.words import CANCELLED, FAILED, UNKNOWN, WAITING

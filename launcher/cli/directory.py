@@ -13,7 +13,7 @@ from launcher.attempt.judge import EXIT_KILLED, judge
 from launcher.attempt.lifeline import SILENCE
 from launcher.attempt.sweep import carries
 from launcher.errors import EXIT_FAILED
-from launcher.host.identity import node_name
+from launcher.host.processes import node_name
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import Fate
 from launcher.jobdir.marks import RankMark, read_marks

@@ -15,8 +15,8 @@ from launcher.cli.terminal import printable
 from launcher.cli.texts import iso, moment
 from launcher.daemon.http.client import Client
 from launcher.errors import UnreachableError, UsageError
+from launcher.host.text import duration
 from launcher.jobdir.events import read_events
-from launcher.jobdir.metrics import duration
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.words import LIVE
 

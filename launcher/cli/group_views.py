@@ -10,7 +10,8 @@ from launcher.cli.table import table
 from launcher.cli.terminal import printable
 from launcher.cli.texts import end_lines, state_text, waiting_text
 from launcher.daemon.http.messages import JobView
-from launcher.jobdir.metrics import MetricsFollower, duration
+from launcher.host.text import duration
+from launcher.jobdir.metrics import MetricsFollower
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.words import FAILED, QUEUED, RESTARTING, RUNNING, STARTING, UNKNOWN
 

@@ -15,7 +15,7 @@ from launcher.cli.terminal import printable
 from launcher.cli.texts import waiting_text
 from launcher.daemon.http.messages import JobView
 from launcher.errors import UsageError
-from launcher.jobdir.metrics import duration
+from launcher.host.text import duration
 from launcher.jobdir.paths import jobs_root
 from launcher.jobdir.words import STATES
 

@@ -6,10 +6,9 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.terminal import last_lines, printable
-from launcher.host.text import counted
+from launcher.host.text import counted, duration
 from launcher.jobdir.logs import end_of, of_last_attempt
 from launcher.jobdir.marks import RankMark
-from launcher.jobdir.metrics import duration
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
 from launcher.jobdir.words import FAILED

@@ -15,10 +15,11 @@ from launcher.cli.table import facts
 from launcher.cli.terminal import printable
 from launcher.cli.texts import moment, next_commands, waiting_text
 from launcher.daemon.http.messages import JobView
+from launcher.host.text import duration
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import read_events
 from launcher.jobdir.marks import RankMark, read_marks
-from launcher.jobdir.metrics import MetricsFollower, duration
+from launcher.jobdir.metrics import MetricsFollower
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.words import FAILED, RESTARTING, SUCCEEDED, UNKNOWN
 from launcher.slurm.naming import job_of

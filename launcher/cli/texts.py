@@ -8,7 +8,7 @@ from datetime import datetime
 from launcher.cli.table import facts
 from launcher.cli.terminal import printable
 from launcher.daemon.http.messages import JobView
-from launcher.jobdir.metrics import duration
+from launcher.host.text import duration
 
 
 def moment(seconds: float | None) -> str | None:

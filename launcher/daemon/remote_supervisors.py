@@ -14,8 +14,8 @@ from launcher.daemon.ending import Ending
 from launcher.daemon.record.rows import Job
 from launcher.errors import EXIT_INTERRUPTED
 from launcher.host.clock import Unchanged
+from launcher.host.text import duration
 from launcher.jobdir.end import AttemptEnd
-from launcher.jobdir.metrics import duration
 from launcher.jobdir.paths import AttemptPaths, JobPaths
 from launcher.jobdir.words import CANCELLED
 

@@ -145,7 +145,7 @@ def stop(dirs: Dirs, seconds: float = STOP_SECONDS) -> bool:
         UnreachableError: where it does not answer, or does not end.
     """
     from launcher.daemon.http.client import Client, NotRunningError
-    from launcher.host.identity import alive, start_ticks
+    from launcher.host.processes import alive, start_ticks
 
     try:
         client = Client.connect(start=False, dirs=dirs)

@@ -65,11 +65,6 @@ def open_own(path: Path, flags: int) -> TextIO:
     return os.fdopen(number, "w", encoding="ascii")
 
 
-def why(error: Exception) -> str:
-    """An error in words, with the file that is to blame where the system names one."""
-    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-
-
 def reserve(folder: Path) -> None:
     """Keep the space of one small file in a directory, for the time when the disk is full."""
     with contextlib.suppress(OSError):

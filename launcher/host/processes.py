@@ -1,4 +1,6 @@
-"""Processes of this host as a tree: who descends from whom, who carries a mark, and how to end one without hitting another.
+"""Processes of this host: which one is meant, who descends from whom, who carries a mark, and how to end one and no other.
+
+A process id alone is given away again after its process has ended, so the start of the process is compared too.
 
 Linux, standard library only.  A process may leave its session and its group, ignore TERM, and drop its environment; it cannot
 leave the tree of its nearest subreaper (see ``PR_SET_CHILD_SUBREAPER`` in prctl(2)): orphans become that process's children.
@@ -11,6 +13,7 @@ import signal
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -48,16 +51,45 @@ def table() -> dict[int, Entry]:
     """All processes of this host by id."""
     found: dict[int, Entry] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - names are all that is needed
-        if name.isdigit() and (entry := look(int(name))) is not None:
+        if name.isdigit() and (entry := read_process(int(name))) is not None:
             found[entry.pid] = entry
     return found
 
 
-def look(pid: int) -> Entry | None:
+def read_process(pid: int) -> Entry | None:
     """One process; None where it is gone."""
     data = _read(f"/proc/{pid}/stat")
     fields = data.rpartition(b")")[2].split()  # the program's name before it may hold anything
     return Entry(pid, int(fields[1]), int(fields[19]), fields[0].decode()) if len(fields) > 19 else None
+
+
+def own_identity() -> dict[str, Any]:
+    """Host, process id and start of this process, by which a later reader tells whether it still lives."""
+    return {"host": os.uname().nodename, "pid": os.getpid(), "pid_started": start_ticks(os.getpid())}
+
+
+def process_table() -> str:
+    """Name of the process table in which this process's ids count: each container has its own, also under one host name."""
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - no path, but a name
+    except OSError:
+        return ""
+
+
+def node_name() -> str:
+    """This host as marks name it: as the scheduler that started this process does, else as the host itself does."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start of a process in clock ticks since boot, which together with its id names it for good; None if it has ended."""
+    found = read_process(pid)
+    return None if found is None or found.state in "ZX" else found.started
+
+
+def alive(pid: Any, started: Any) -> bool:
+    """Whether the process of this id and start lives on this host; a zombie does not."""
+    return isinstance(pid, int) and started is not None and start_ticks(pid) == started
 
 
 def descendants(root: int, known: dict[int, Entry] | None = None) -> list[Entry]:
@@ -120,7 +152,7 @@ def send(entries: Iterable[Entry], number: int) -> None:
 def _send(entry: Entry, number: int) -> None:
     handle = os.pidfd_open(entry.pid)
     try:
-        now = look(entry.pid)
+        now = read_process(entry.pid)
         if now is not None and now.started == entry.started:
             signal.pidfd_send_signal(handle, number)
     finally:

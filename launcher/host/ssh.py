@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shlex
-import signal
 import socket
-import subprocess
-import tempfile
-import time
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import IO
+
+from launcher.host.program import PAUSE, Answer, run
 
 AT_ONCE = 64
-PAUSE = 0.02
-LONGEST = 1 << 16
-"""Bytes of an answer that are read."""
 DEFAULTS = ("-n", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 """Stand behind the user's own options; ssh takes the first that it meets."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What one host said."""
-
-    host: str
-    code: int | None
-    """Exit code of the command there; 255 where ssh itself failed; None where no answer came in time."""
-    stdout: str
-    stderr: str
-
-    @property
-    def last_line(self) -> str:
-        """The last line of what went wrong."""
-        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
-        return lines[-1][:300] if lines else ""
+EXIT_NO_CONNECTION = 255
+"""ssh's own exit code if it did not reach the host."""
 
 
 def is_here(host: str) -> bool:
@@ -57,67 +34,20 @@ def ask(
     Args:
         ssh: ssh and the user's options.
         hosts: their names.
-        command: an argument list.  ssh has a shell of the other host put it together again, so every word is quoted for that.
+        command: an argument list.  A shell of the other host takes ssh's line apart again, so every word is quoted for that.
         seconds: time for each host, from its own start.
-        interrupted: asked all the time; once it says so, no further answer is waited for.
+        interrupted: asked all the time, in the caller's thread; once it is true, no further answer is waited for.
 
     Returns:
-        One answer a host, in their order.
+        One answer a host, in their order; its code is `EXIT_NO_CONNECTION` if ssh itself failed, None if none came in time.
     """
-    waiting = list(enumerate(hosts))
-    running: dict[int, _Question] = {}
-    answers: dict[int, Answer] = {}
+    from concurrent.futures import ThreadPoolExecutor, wait  # slow to import, and most processes ask nobody
+
+    enough = threading.Event()
     line = shlex.join(command)
-    while waiting or running:
-        while waiting and len(running) < AT_ONCE:
-            number, host = waiting.pop(0)
-            running[number] = _Question([*ssh, *DEFAULTS, host, line], host, seconds)
-        enough = interrupted()
-        for number, question in list(running.items()):
-            if (answer := question.poll(enough)) is not None:
-                answers[number] = answer
-                del running[number]
-        if enough:
-            answers.update({number: Answer(host, None, "", "interrupted") for number, host in waiting})
-            break
-        time.sleep(PAUSE)
-    return [answers[number] for number in range(len(hosts))]
-
-
-class _Question:
-    """One ssh."""
-
-    def __init__(self, argv: Sequence[str], host: str, seconds: float) -> None:
-        self._host = host
-        self._deadline = time.monotonic() + seconds
-        self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the answer
-        self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process: subprocess.Popen[bytes] | None = None
-        self._refused = ""
-        try:
-            self._process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err, start_new_session=True
-            )
-        except OSError as error:
-            self._refused = f"{argv[0]}: {error.strerror}"
-
-    def poll(self, give_up: bool) -> Answer | None:
-        """The answer, once there is one, or no time is left."""
-        if self._process is None:
-            return self._answer(255)
-        code = self._process.poll()
-        if code is None and not give_up and time.monotonic() < self._deadline:
-            return None
-        if code is None:
-            with contextlib.suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        return self._answer(code)
-
-    def _answer(self, code: int | None) -> Answer:
-        texts = []
-        for file in (self._out, self._err):
-            file.seek(0)
-            texts.append(file.read(LONGEST).decode("utf-8", "replace"))
-            file.close()
-        return Answer(self._host, code, texts[0], self._refused or texts[1])
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        asked = [pool.submit(run, [*ssh, *DEFAULTS, host, line], seconds=seconds, interrupted=enough) for host in hosts]
+        while wait(asked, PAUSE).not_done:
+            if interrupted():
+                enough.set()
+    return [answer.result() for answer in asked]

@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from launcher.host.files import as_text, create_once, read_as, reserve
-from launcher.host.identity import own_identity
+from launcher.host.processes import own_identity
 from launcher.jobdir.paths import AttemptPaths
 
 EXIT_CLAIMED = 75
@@ -21,7 +21,7 @@ class Claim:
     host: str
     pid: int
     pid_started: int | None
-    """Clock ticks since boot; see `launcher.host.identity`."""
+    """Clock ticks since boot; see `launcher.host.processes`."""
     time: float
     """Unix time, seconds."""
     slurm_job_id: str | None = None

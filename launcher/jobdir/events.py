@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.host.files import open_own
-from launcher.host.identity import alive, own_identity, process_table
+from launcher.host.processes import alive, own_identity, process_table
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.words import FINAL, RUNNING, STARTING, UNKNOWN
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.host.text import duration
+
 MAX_LINE = 1 << 20
 
 
@@ -108,13 +110,3 @@ def _number(value: Any) -> float | None:
 
 def _whole(value: Any) -> int | None:
     return value if type(value) is int and value > 0 else None
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people write them: ``8 s``, ``1 min 20 s``, ``2 h 5 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 import launcher
+from launcher.host.program import run
 
 Flavour = Literal["openmpi", "mpich", "intel", "unknown"]
 PROBE_SECONDS = 20.0
@@ -80,18 +80,12 @@ def parse_version(text: str) -> tuple[Flavour, tuple[int, ...]]:
 
 def probe_mpirun(path: str) -> Mpirun:
     """Ask an mpirun for its version; a tool that hangs, fails or prints garbage is ``unknown``, with the reason as its banner."""
-    try:
-        done = subprocess.run(
-            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS, check=False,
-            env=without_foreign_prefix(path, os.environ),
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return Mpirun(path, "unknown", (), f"no answer to --version within {PROBE_SECONDS:.0f} s")
-    except OSError as error:
-        return Mpirun(path, "unknown", (), f"cannot be run: {error.strerror}")
-    text = (done.stdout + done.stderr)[:20_000].decode("utf-8", "replace")
-    if done.returncode != 0:
-        return Mpirun(path, "unknown", (), f"--version ended with {done.returncode}: {_first_line(text)}")
+    answer = run([path, "--version"], environment=without_foreign_prefix(path, os.environ), seconds=PROBE_SECONDS)
+    if answer.code is None:
+        return Mpirun(path, "unknown", (), f"--version: {answer.stderr}")
+    text = (answer.stdout + answer.stderr)[:20_000]
+    if not answer.ok:
+        return Mpirun(path, "unknown", (), f"--version ended with {answer.code}: {_first_line(text)}")
     return Mpirun(path, *parse_version(text), _first_line(text))
 
 

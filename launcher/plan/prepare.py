@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from launcher.daemon.http.messages import JobView, Submission
 from launcher.errors import LauncherError, UnreachableError, UsageError
 from launcher.host.files import replace_text
-from launcher.host.identity import process_table
+from launcher.host.processes import process_table
 from launcher.jobdir.events import EventLog, own_identity
 from launcher.jobdir.paths import JobPaths, jobs_root, new_id
 from launcher.jobdir.plan import Plan

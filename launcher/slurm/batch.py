@@ -22,6 +22,7 @@ from launcher.attempt.policy import Restart, decide
 from launcher.attempt.report import report_unseen
 from launcher.attempt.supervisor import AlreadyClaimedError, SilentView, place
 from launcher.errors import EXIT_FAILED, EXIT_USAGE, LauncherError
+from launcher.host.program import Answer
 from launcher.host.signals import STOPPING, SignalBox
 from launcher.jobdir import words
 from launcher.jobdir.claim import EXIT_CLAIMED, Claim
@@ -34,7 +35,7 @@ from launcher.jobdir.stop import Stop
 from launcher.jobdir.words import FAILED
 from launcher.plan.planning import next_attempt
 from launcher.slurm.allocation import Allocation
-from launcher.slurm.commands import Answer, call
+from launcher.slurm.commands import call
 from launcher.slurm.examine import said_in_trial
 from launcher.slurm.job_info import parse_job, said_in_log, why_stopped
 from launcher.slurm.run import SlurmRun

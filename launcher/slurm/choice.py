@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
+from launcher.host.program import Answer, run
 from launcher.slurm.allocation import Allocation
-from launcher.slurm.commands import Answer
 from launcher.slurm.start_method import (
     PROBE_SECONDS,
     Way,
@@ -27,16 +26,7 @@ def caller(environment: Mapping[str, str], timeout: float = PROBE_SECONDS) -> Ca
 
     def call(argv: Sequence[str]) -> Answer:
         around = {**step_environment(environment), "LC_ALL": "C"}
-        try:
-            done = subprocess.run(
-                list(argv), env=around, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-                timeout=timeout, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return Answer(None, "", f"no end within {timeout:.0f} s")
-        except OSError as error:
-            return Answer(None, "", f"{argv[0]}: {error.strerror}")
-        return Answer(done.returncode, done.stdout, done.stderr)
+        return run(argv, environment=around, seconds=timeout)
 
     return call
 

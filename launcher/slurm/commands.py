@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from launcher.host.program import Answer, run
 
 KEPT = ("SLURM_CONF", "SLURM_JWT")
 """Variables of SLURM that say how to reach it; all others are options in disguise and silently override what a job asks for."""
@@ -16,27 +17,6 @@ _OPTIONS = (
 )  # fmt: skip
 TIMEOUT = 20.0
 ABSENT = "there is no SLURM on this machine: no sbatch on PATH"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a call brought."""
-
-    code: int | None
-    """Exit code; None where there was no end within the time, or no program."""
-    stdout: str
-    stderr: str
-
-    @property
-    def ok(self) -> bool:
-        """Whether the program ended well; what it printed may still be nonsense."""
-        return self.code == 0
-
-    @property
-    def complaint(self) -> str:
-        """Its last words, for people."""
-        lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
-        return lines[-1][:300] if lines else f"exit code {self.code} and no message"
 
 
 @dataclass(frozen=True)
@@ -106,15 +86,8 @@ def call(
     """
     around = scrub(os.environ if environment is None else environment, conf)
     around["LC_ALL"] = "C"
-    try:
-        done = subprocess.run(
-            list(argv), input=stdin.encode("utf-8", "surrogateescape"), capture_output=True, timeout=timeout, check=False,
-            env=around, cwd=cwd,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return Answer(None, "", f"{argv[0]} gave no answer within {timeout:.0f} s")
-    except FileNotFoundError:
-        return Answer(None, "", ABSENT if argv[0] == "sbatch" else f"no {argv[0]} on PATH")
-    except OSError as error:
-        return Answer(None, "", f"{argv[0]} could not be run: {error.strerror}")
-    return Answer(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+    answer = run(argv, environment=around, seconds=timeout, stdin=stdin, cwd=cwd)
+    if answer.code is not None:
+        return answer
+    absent = ABSENT if argv[0] == "sbatch" else f"no {argv[0]} on PATH"
+    return replace(answer, stderr=absent if answer.missing else f"{argv[0]}: {answer.stderr}")

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from launcher.errors import PlanError
+from launcher.host.program import Answer
 from launcher.jobdir.plan import Plan
 from launcher.slurm import fit
 from launcher.slurm.answers import NoAnswer
-from launcher.slurm.commands import Answer, Reach
+from launcher.slurm.commands import Reach
 from launcher.slurm.fit import Finding, Site
 from launcher.slurm.script import asked_of, script
 from launcher.slurm.site import SINFO_FORMAT, default_partition, names_in, parse_config, parse_partitions, reservations_in

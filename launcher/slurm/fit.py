@@ -10,8 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from launcher.host.text import counted
-from launcher.jobdir.metrics import duration
+from launcher.host.text import counted, duration
 from launcher.jobdir.plan import Plan
 from launcher.slurm.script import SPARE_SECONDS, asked_of
 from launcher.slurm.site import Partition

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from launcher.host.program import Answer
 from launcher.jobdir import words
 from launcher.jobdir.stop import Stop
-from launcher.slurm.commands import Answer, Reach
+from launcher.slurm.commands import Reach
 from launcher.slurm.job_info import BY, forgotten, parse_job
 from launcher.slurm.site import seconds
 from launcher.slurm.states import STATES

@@ -6,9 +6,9 @@ import re
 import signal
 from collections.abc import Mapping
 
+from launcher.host.program import Answer
 from launcher.jobdir import words
 from launcher.jobdir.stop import Stop
-from launcher.slurm.commands import Answer
 from launcher.slurm.states import STATES
 
 BY = "SLURM"

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from launcher.host.program import Answer
 from launcher.slurm.answers import SACCT_FORMAT, SQUEUE_FORMAT, NoAnswer, Row, parse_sacct, parse_squeue
-from launcher.slurm.commands import TIMEOUT, Answer, Reach
+from launcher.slurm.commands import TIMEOUT, Reach
 
 Asker = Callable[[Sequence[str]], Answer]
 STALE_AFTER = 3

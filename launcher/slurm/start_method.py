@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launcher.errors import BackendError
+from launcher.host.program import Answer
 from launcher.plan.facts import Mpirun, find_program, probe_mpirun
 from launcher.slurm.allocation import Allocation
-from launcher.slurm.commands import Answer
 
 PROBE_SECONDS = 60.0
 PROBE = (

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from launcher.attempt.starter import Handle, StartError, Unreachable
 from launcher.host.files import as_text, read_object, replace_text
+from launcher.host.program import Answer
 from launcher.jobdir.claim import Claim
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.paths import AttemptPaths, JobPaths
@@ -115,7 +116,7 @@ def _environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, str]:
     return kept | {name: value for name, value in plan.launch.environment.items() if not name.startswith(PREFIX)}
 
 
-def _taken(attempt: AttemptPaths, intent: Submission, answer: commands.Answer) -> Handle:
+def _taken(attempt: AttemptPaths, intent: Submission, answer: Answer) -> Handle:
     if answer.ok:
         try:
             job_id, cluster = parse_submitted(answer.stdout)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.errors import Problem, SpecError
+from launcher.host.text import short
 
 MAX_HOSTS = 4_096
 MAX_SLOTS = 4_096
@@ -56,12 +57,12 @@ def _split(text: str) -> list[str]:
     for at, letter in enumerate(text):
         depth += {"[": 1, "]": -1}.get(letter, 0)
         if depth not in (0, 1):
-            raise ValueError(f"brackets do not match in {_short(text)}")
+            raise ValueError(f"brackets do not match in {short(text)!r}")
         if letter == "," and depth == 0:
             parts.append(text[start:at])
             start = at + 1
     if depth:
-        raise ValueError(f"a bracket is not closed in {_short(text)}")
+        raise ValueError(f"a bracket is not closed in {short(text)!r}")
     return [*parts, text[start:]]
 
 
@@ -72,7 +73,7 @@ def _expand(part: str) -> Iterable[str]:
     for choice in choices:
         total *= len(choice)
     if total > MAX_HOSTS:
-        raise ValueError(f"{_short(part)} names more than {MAX_HOSTS} hosts")
+        raise ValueError(f"{short(part)!r} names more than {MAX_HOSTS} hosts")
     return [_checked("".join(chosen)) for chosen in itertools.product(*choices)]
 
 
@@ -81,12 +82,12 @@ def _numbers(text: str, part: str) -> list[str]:
     for piece in text.split(","):
         found = _RANGE.fullmatch(piece.strip())
         if found is None:
-            raise ValueError(f"{_short(piece)} in {_short(part)} is no number and no range such as 1-3")
+            raise ValueError(f"{short(piece)!r} in {short(part)!r} is no number and no range such as 1-3")
         first, last = found.group(1), found.group(2) or found.group(1)
         if int(last) < int(first):
-            raise ValueError(f"the range {piece} in {_short(part)} runs backwards")
+            raise ValueError(f"the range {piece} in {short(part)!r} runs backwards")
         if len(numbers) + int(last) - int(first) >= MAX_HOSTS:
-            raise ValueError(f"{_short(part)} names more than {MAX_HOSTS} hosts")
+            raise ValueError(f"{short(part)!r} names more than {MAX_HOSTS} hosts")
         width = len(first) if first.startswith("0") else 0
         numbers += [f"{number:0{width}d}" for number in range(int(first), int(last) + 1)]
     return numbers
@@ -94,7 +95,7 @@ def _numbers(text: str, part: str) -> list[str]:
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{_short(name)} is no host: {_name_remedy(name)}")
+        raise ValueError(f"{short(name)!r} is no host: {_name_remedy(name)}")
     return name
 
 
@@ -102,10 +103,6 @@ def _name_remedy(name: str) -> str:
     if "@" in name:
         return "write the user under resources.ssh.user"
     return "addresses with colons are not supported, give the host a name" if name.count(":") > 1 else _NAME_RULE
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def parse_hosts(text: str) -> list[Host]:
@@ -126,7 +123,7 @@ def parse_hosts(text: str) -> list[Host]:
 
 def _slots(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= MAX_SLOTS:
-        raise ValueError(f"slots must be a whole number from 1 to {MAX_SLOTS} (given: {_short(text)})")
+        raise ValueError(f"slots must be a whole number from 1 to {MAX_SLOTS} (given: {short(text)!r})")
     return int(text)
 
 
@@ -188,7 +185,7 @@ def _line(words: Sequence[str], source: str, number: int) -> list[Host]:
 def _with_option(hosts: list[Host], word: str) -> list[Host]:
     key, equals, value = word.partition("=")
     if not equals or key.replace("-", "_") not in ("slots", "max_slots"):
-        raise ValueError(f"{_short(word)} is not understood: after a host comes slots=N, and nothing else")
+        raise ValueError(f"{short(word)!r} is not understood: after a host comes slots=N, and nothing else")
     count = _slots(value)
     if key != "slots":
         return [Host(host.name, min(count, host.slots) if host.slots else host.slots) for host in hosts]

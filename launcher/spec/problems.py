@@ -10,6 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from launcher.errors import Problem
+from launcher.host.text import short
 from launcher.spec.document import Node
 from launcher.spec.model import Spec
 
@@ -140,7 +141,7 @@ def _message(item: Mapping[str, Any], keys: Sequence[str]) -> str:
     value = item.get("input")
     shown = isinstance(value, str | int | float) and bool(keys) and keys[0] not in _HIDDEN and item["type"] != "missing"
     remedy = _remedy(value, truth=item["type"] == "bool_type") if item["type"] in _PLAIN_TYPES else ""
-    return f"{text} (given: {_short(value)}){remedy}" if shown else text
+    return f"{text} (given: {short(str(value).lower() if isinstance(value, bool) else repr(value))}){remedy}" if shown else text
 
 
 def _remedy(value: object, *, truth: bool = False) -> str:
@@ -156,8 +157,3 @@ def _remedy(value: object, *, truth: bool = False) -> str:
     if isinstance(value, str) and re.fullmatch(r"[0-9]+(:[0-5]?[0-9]){1,2}", word):
         return ": colons make no number"
     return ""
-
-
-def _short(value: object) -> str:
-    text = {True: "true", False: "false"}.get(value, repr(value)) if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import PlanError
+from launcher.host.program import Answer
 from launcher.plan.prepare import prepare
 from launcher.slurm import examine
-from launcher.slurm.commands import Answer
 from launcher.slurm.examine import Examined, said_in_trial
 from launcher.slurm.fit import Site, asked, findings, refused
 from launcher.slurm.site import SINFO_HEADER, names_in, parse_partitions, reservations_in

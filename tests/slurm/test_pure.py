@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.errors import BackendError, PlanError
+from launcher.host.program import Answer
 from launcher.jobdir import words
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
@@ -17,7 +18,7 @@ from launcher.plan.planning import make_plan
 from launcher.slurm import choice
 from launcher.slurm.allocation import Allocation, expand_counts
 from launcher.slurm.answers import SQUEUE_HEADER, NoAnswer, parse_sacct, parse_squeue, parse_submitted, refusal
-from launcher.slurm.commands import Answer, scrub
+from launcher.slurm.commands import scrub
 from launcher.slurm.job_info import killed_by, parse_job, said_in_log, why_stopped
 from launcher.slurm.script import OWN_OPTIONS, script
 from launcher.slurm.start_method import parse_types

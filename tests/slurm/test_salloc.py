@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from launcher.daemon.intake import ranks_here
+from launcher.host.program import Answer
 from launcher.jobdir import words
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.paths import JobPaths
-from launcher.slurm.commands import Answer
 from launcher.slurm.held import said_of_step, why_over
 from tests.slurm.cluster import Cluster, wait_for
 from tests.slurm.driver import COUNT

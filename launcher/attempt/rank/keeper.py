@@ -19,8 +19,9 @@ from launcher.attempt.rank.output import LogFile, Output
 from launcher.attempt.rank.program import start
 from launcher.attempt.rank.task import Task, read_task
 from launcher.host import processes
-from launcher.host.identity import node_name
+from launcher.host.processes import node_name
 from launcher.host.signals import STOPPING, SignalBox
+from launcher.host.text import why
 from launcher.jobdir import variables, words
 from launcher.jobdir.claim import superseded
 from launcher.jobdir.marks import RankMark
@@ -215,8 +216,7 @@ def keep(attempt: AttemptPaths, rank: int, line: int) -> int:
             process, output = start(task, log)
         except OSError as error:
             code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_STARTED
-            text = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
-            return _not_started(attempt, mark, log, text, code)
+            return _not_started(attempt, mark, log, why(error), code)
         except PlanFileError as error:
             return _not_started(attempt, mark, log, str(error), EXIT_NOT_STARTED)
         ended = Keeper(attempt, task, mark, process, output).run(line, signals)

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from launcher.attempt.rank.task import find_rank
 from launcher.host import processes
-from launcher.host.files import why
 from launcher.host.signals import STOPPING, SignalBox
+from launcher.host.text import why
 from launcher.jobdir.marks import read_mark
 from launcher.jobdir.paths import AttemptPaths, JobPaths
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from launcher.bootstrap.probes import Probe
 from launcher.cli.doctor.checks import Check
-from launcher.cli.doctor.tools import Answer, ask
+from launcher.host.program import Answer, run
 from launcher.host.text import counted
 
 QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
@@ -16,14 +16,14 @@ QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"
 def ask_driver(environ: Mapping[str, str]) -> Answer | None:
     """What nvidia-smi says; None where it is not there."""
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
-    return ask([program, *QUERY], environ) if program else None
+    return run([program, *QUERY], environment=environ) if program else None
 
 
 def gpu_checks(driver: Answer | None, torch: Probe, horovod: Probe) -> list[Check]:
     """The cards, and whether all that is needed for them is there."""
     if driver is None:
         return [Check("GPUs", "ok", "none (there is no nvidia-smi)")]
-    cards = [line.strip() for line in driver.out.splitlines() if line.count(",") == 2]
+    cards = [line.strip() for line in driver.stdout.splitlines() if line.count(",") == 2]
     if driver.code != 0 or not cards:
         fix = "`nvidia-smi` by itself shows what is wrong: mostly the driver and its kernel module differ, until a restart"
         return [Check("GPUs", "note", f"nvidia-smi {driver.fault if driver.code != 0 else 'names none'}", fix)]

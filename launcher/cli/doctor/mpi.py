@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.cli.doctor.checks import Check, remedy
-from launcher.cli.doctor.tools import ask, programs
+from launcher.host.program import run
 from launcher.plan.facts import parse_version, without_foreign_prefix
 
 LABELS = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}
@@ -54,13 +54,23 @@ def find_builds(environ: Mapping[str, str]) -> list[Build]:
     return [describe(program, environ) for program in found]
 
 
+def programs(name: str, path: str) -> list[Path]:
+    """Every program of this name on a PATH, in its order; those that are one and the same file only once."""
+    found: dict[Path, Path] = {}
+    for entry in path.split(os.pathsep):
+        candidate = Path(entry or ".") / name
+        if entry and candidate.is_file() and os.access(candidate, os.X_OK):
+            found.setdefault(candidate.resolve(), candidate)
+    return list(found.values())
+
+
 def describe(program: Path, environ: Mapping[str, str]) -> Build:
     """Ask one mpirun."""
     environ = without_foreign_prefix(str(program), environ)
-    answer = ask([program, "--version"], environ)
+    answer = run([program, "--version"], environment=environ)
     if answer.code != 0:
         return Build(program, "unknown", (), answer.fault)
-    text = answer.out + answer.err
+    text = answer.stdout + answer.stderr
     flavour, version = parse_version(text)
     if flavour == "unknown":
         lines = text.strip().splitlines()
@@ -75,11 +85,11 @@ def describe(program: Path, environ: Mapping[str, str]) -> Build:
 def _openmpi(program: Path, version: tuple[int, ...], environ: Mapping[str, str]) -> Build:
     beside = [folder / "ompi_info" for folder in (program.parent, program.resolve().parent)]
     info = next((path for path in beside if path.exists()), None)
-    answer = ask([info, "--parsable", "--all"], environ) if info else None
-    if answer is None or not answer.ok:
+    answer = run([info, "--parsable", "--all"], environment=environ) if info else None
+    if answer is None or not answer.ok or not answer.stdout.strip():
         return Build(program, "openmpi", version)
-    components = set(re.findall(r"^mca:(\w+):(\w+):version", answer.out, re.MULTILINE))
-    cuda = re.search(r"built_with_cuda_support:value:(true|false)", answer.out)
+    components = set(re.findall(r"^mca:(\w+):(\w+):version", answer.stdout, re.MULTILINE))
+    cuda = re.search(r"built_with_cuda_support:value:(true|false)", answer.stdout)
     pmi = [name for kind, name in sorted(components) if kind == "pmix" and name != "isolated"]
     if version and version[0] >= 5:
         pmi = ["pmix"]  # Open MPI 5 has no other way

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator, Mapping
 
 from launcher.cli.doctor.checks import Check
-from launcher.host.text import counted
-from launcher.jobdir.metrics import duration
+from launcher.host.program import Answer
+from launcher.host.text import counted, duration
 from launcher.jobdir.plan import Plan
 from launcher.slurm import commands, fit
-from launcher.slurm.commands import Answer, Reach
+from launcher.slurm.commands import Reach
 from launcher.slurm.examine import Examined, Examiner, said_in_trial
 from launcher.slurm.fit import Site
 from launcher.slurm.site import Partition, expected_start

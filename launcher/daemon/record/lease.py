@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from launcher.errors import UnreachableError
-from launcher.host.identity import alive, own_identity, process_table
+from launcher.host.processes import alive, own_identity, process_table
 
 LEASE_SECONDS = 60.0
 RENEW_SECONDS = 5.0

@@ -52,7 +52,7 @@ def token_of(job: JobPaths) -> str:
 def kill(job: JobPaths, supervisor: int, victim: str) -> None:
     mark = read_marks(job.attempt(1), 2)[1]
     assert mark is not None
-    wrapper = processes.look(mark.wrapper_pid)
+    wrapper = processes.read_process(mark.wrapper_pid)
     assert wrapper is not None
     (mpirun,) = [entry.pid for entry in processes.table().values() if entry.parent == supervisor]
     if victim == "cancel":

@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.attempt.local_starter import LocalStarter
 from launcher.attempt.starter import Alive, Gone, Unknown
 from launcher.host.files import as_text, create_once
-from launcher.host.identity import own_identity
+from launcher.host.processes import own_identity
 from launcher.jobdir.claim import Claim
 from launcher.jobdir.paths import JobPaths
 

@@ -21,7 +21,7 @@ from launcher.daemon.dirs import Dirs
 from launcher.daemon.http.client import Client
 from launcher.daemon.http.messages import JobView, Submission
 from launcher.errors import LauncherError
-from launcher.host.identity import start_ticks
+from launcher.host.processes import start_ticks
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.variables import CRASH_AT
 from launcher.plan import facts

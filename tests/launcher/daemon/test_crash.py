@@ -14,7 +14,7 @@ import pytest
 from launcher.attempt.sweep import marked
 from launcher.daemon import crash, spawn
 from launcher.errors import UnreachableError
-from launcher.host.identity import start_ticks
+from launcher.host.processes import start_ticks
 from tests.launcher.daemon.real import RealDaemon, until
 
 PROGRAM = """

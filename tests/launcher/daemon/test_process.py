@@ -19,7 +19,7 @@ from launcher.daemon import dirs, spawn
 from launcher.daemon.dirs import Dirs
 from launcher.daemon.http.client import Client
 from launcher.errors import LauncherError, UnreachableError, UsageError
-from launcher.host.identity import alive
+from launcher.host.processes import alive
 from tests.launcher.daemon.real import RealDaemon, run_daemon, until
 from tests.real import ROOT, need
 

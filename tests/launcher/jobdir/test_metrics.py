@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from launcher.jobdir.metrics import MetricsFollower, duration
+from launcher.host.text import duration
+from launcher.jobdir.metrics import MetricsFollower
 
 
 def line(**values: Any) -> str:

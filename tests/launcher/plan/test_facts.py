@@ -35,7 +35,7 @@ def shim(folder: Path, body: str) -> str:
 @pytest.mark.parametrize(
     ("body", "banner"),
     [
-        ("exec sleep 30", "no answer to --version within"),
+        ("exec sleep 30", "--version: no answer within"),
         ("printf '\\377\\376\\000garbage'", "garbage"),
         ("exit 3", "--version ended with 3: nothing was printed"),
         ("echo half; kill -9 $$", "--version ended with -9: half"),

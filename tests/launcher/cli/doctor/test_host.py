@@ -10,7 +10,7 @@ import pytest
 from launcher.bootstrap.probes import Probe
 from launcher.cli.doctor import gpus, host, job, network
 from launcher.cli.doctor.mpi import Build
-from launcher.cli.doctor.tools import Answer
+from launcher.host.program import Answer
 from launcher.spec.sections import NetworkSettings
 from tests.bootstrap.conftest import Shims
 

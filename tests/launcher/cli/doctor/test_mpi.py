@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.doctor import building, mpi, tools
+from launcher.cli.doctor import building, mpi
 from launcher.cli.doctor.mpi import Build
-from launcher.host.identity import start_ticks
+from launcher.host.processes import start_ticks
+from launcher.host.program import run
 from tests.bootstrap.conftest import Shims
 from tests.launcher.cli.home import eventually
 
@@ -82,7 +83,7 @@ def test_a_sick_mpirun_is_missing_and_its_fault_is_named(shims: Shims, text: str
 def test_a_tool_that_hangs_is_given_up_with_all_that_it_started(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, "hang", mpirun=f"sleep 98765 & echo $! > {tmp_path}/child; wait; sleep 98765")
     before = time.monotonic()
-    answer = tools.ask([folder / "mpirun"], {"PATH": "/bin:/usr/bin"}, timeout=0.5)
+    answer = run([folder / "mpirun"], environment={"PATH": "/bin:/usr/bin"}, seconds=0.5)
     assert time.monotonic() - before < 10
     assert (answer.code, answer.complaint[:16]) == (None, "no answer within")
     child = int((tmp_path / "child").read_text())
