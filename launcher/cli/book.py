@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cli.absent import sentence
+from launcher.cli.directory import JobRecord, read_record
 from launcher.cli.guard import complain
 from launcher.cli.resolve import Known, resolve, resolve_all
 from launcher.daemon.http.client import Client, NotRunningError, read_record_offline
 from launcher.daemon.http.messages import JobView
 from launcher.errors import UnreachableError
-from launcher.jobdir.events import JobRecord, read_record
 from launcher.jobdir.paths import JobPaths, jobs_root, list_jobs
 from launcher.jobdir.plan import Plan, PlanFileError
 from launcher.jobdir.words import UNKNOWN

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from launcher.daemon.http.messages import JobView, Submission
 from launcher.errors import LauncherError, UnreachableError, UsageError
 from launcher.host.files import replace_text
-from launcher.host.processes import process_table
-from launcher.jobdir.events import EventLog, own_identity
+from launcher.host.processes import own_identity, process_table
+from launcher.jobdir.events import EventLog
 from launcher.jobdir.paths import JobPaths, jobs_root, new_id
 from launcher.jobdir.plan import Plan
 from launcher.plan import facts, preflight

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.attempt.sweep import marked
-from launcher.jobdir.events import read_record
+from launcher.cli.directory import read_record
 from launcher.jobdir.paths import list_jobs
 from tests.launcher.attempt.rank.test_wrapper import ECHO, HOSTILE
 from tests.launcher.helpers import clean_environment, command_line, events, launch, need_mpi, two_ranks

@@ -12,7 +12,8 @@ import pytest
 
 from launcher.cli.main import commands, main, with_default_command
 from launcher.cli.terminal import printable, tail
-from launcher.jobdir.events import EventLog, own_identity
+from launcher.host.processes import own_identity
+from launcher.jobdir.events import EventLog
 from launcher.jobdir.paths import JobPaths
 from launcher.spec.source import find_spec, shipped_directories
 from tests.launcher.helpers import clean_environment, command_line, launch

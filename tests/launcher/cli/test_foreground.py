@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cli.directory import read_record
 from launcher.cli.foreground import interrupted_within
 from launcher.host.signals import SignalBox
-from launcher.jobdir.events import read_record
 from launcher.jobdir.paths import list_jobs
 from tests.launcher.attempts import QUICK, until
 from tests.launcher.helpers import CHECKOUT, clean_environment, command_line, events, launch

@@ -29,7 +29,8 @@ from launcher.daemon.http.client import OfflineRecord
 from launcher.daemon.http.messages import DaemonStatus, JobView
 from launcher.daemon.record.lease import Holder
 from launcher.errors import UnreachableError, UsageError
-from launcher.jobdir.events import EventLog, own_identity
+from launcher.host.processes import own_identity
+from launcher.jobdir.events import EventLog
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import JobPaths
 from tests.launcher.cli.test_views import view

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from launcher.cli.directory import read_record
+from launcher.host.processes import own_identity
 from launcher.jobdir.end import AttemptEnd
-from launcher.jobdir.events import EventLog, own_identity, read_record
+from launcher.jobdir.events import EventLog
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import JobPaths
 
