@@ -128,8 +128,8 @@ def _shown(default: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    """One line, in which a bar is no border of a table."""
-    return " ".join(text.replace("|", "\\|").split())
+    """One line of Markdown, in which a bar is no border of a table."""
+    return " ".join(text.replace("|", "\\|").replace("``", "`").split())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 Either the job starts one more process of the training program, whose last then serves, because all of them call `init`; or it
 starts this module as a program of its own beside them::
 
-    mpirun -np 4 python train.py : -np 1 python -m hvdgrab.server
+    export HVDGRAB_GRAB='{"coordinator": "server"}'
+    mpirun -x HVDGRAB_GRAB -np 4 python train.py : -np 1 python -m hvdgrab.server
 
 The settings come from the training ranks.  The process ends with theirs; if it fails, the job ends.
 """

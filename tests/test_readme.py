@@ -134,7 +134,7 @@ def test_the_commands_of_the_launcher_parse(page, words):
     command, rest = LAUNCH, with_default_command([word for word in words if word not in ("COMMAND", "--help")])
     while rest and rest[0] in getattr(command, "commands", {}):
         command, rest = command.commands[rest[0]], rest[1:]
-    if "--help" not in words + rest:
+    if not {"--help", "--version"} & {*words}:
         command.make_context(command.name, list(rest))
 
 
@@ -147,11 +147,15 @@ def test_the_commands_of_the_benchmarks_parse(page, words):
         assert isinstance(bench_parser().parse_args(examples), argparse.Namespace)
 
 
-def test_every_command_is_described():
+def test_every_command_and_option_is_described():
     named = {words[0] for _, words in commands("hvdgrab-launch") if words}
     assert set(LAUNCH.commands) - {"run"} <= named
     daemons = {words[1] for _, words in commands("hvdgrab-launch") if words[:1] == ["daemon"]}
     assert set(LAUNCH.commands["daemon"].commands) <= daemons
+    text = "\n".join(TEXTS.values())
+    for name, command in LAUNCH.commands.items():
+        options = [entry.opts for entry in command.params if entry.param_type_name == "option"]
+        assert [one for one in options if not any(re.search(rf"{word}[ `]", text) for word in one)] == [], name
     assert {words[0] for _, words in commands("hvdgrab-bench") if words} >= {"overhead", "memory", "convergence", "simulate"}
 
 
