@@ -30,11 +30,11 @@ from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.marks import RankMark, read_marks
 from launcher.jobdir.metrics import MetricsFollower
-from launcher.jobdir.paths import AttemptPaths, JobPaths
+from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
 from launcher.jobdir.stop import Stop
 
-__all__ = ["AlreadyClaimedError", "AttemptRun", "SilentView", "View", "place"]
+__all__ = ["AlreadyClaimedError", "AttemptRun", "SilentView", "View"]
 
 TICK = 0.25
 """Seconds between looks at metrics and marks."""
@@ -46,19 +46,6 @@ SWEEP_MARGIN = 1.0
 
 class AlreadyClaimedError(Exception):
     """Another supervisor runs, or ran, this attempt; nothing was started."""
-
-
-def place(job: JobPaths, plan: Plan) -> AttemptPaths:
-    """Write a plan as that of its attempt and as the job's newest.
-
-    Raises:
-        OSError: where the job directory cannot be written.
-    """
-    attempt = job.attempt(plan.job.attempt)
-    attempt.create()
-    plan.write(attempt.plan, durable=True)
-    plan.write(job.plan)
-    return attempt
 
 
 class AttemptRun:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from launcher.attempt import policy
 from launcher.attempt.judge import Outcome
-from launcher.attempt.supervisor import View, place
+from launcher.attempt.supervisor import View
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, PlanError
 from launcher.host.signals import SignalBox
 from launcher.jobdir.end import AttemptEnd
@@ -77,7 +77,7 @@ class ForegroundRun:
     def _attempts(self, signals: SignalBox, events: EventLog) -> policy.Final:
         while True:
             try:
-                place(self._job, self._plan)
+                self._plan.place(self._job)
                 end = build_run(self._job, self._plan.job.attempt, self._plan, self._view, signals, interactive=True).run()
             except OSError as error:
                 reason = f"the job directory {self._job.root} cannot be used: {error.strerror}"

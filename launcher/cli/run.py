@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,12 +17,30 @@ from launcher.plan.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
     from launcher.cli.foreground import Finished
+    from launcher.jobdir.plan import Plan
+    from launcher.spec.model import Spec
+
+
+def prepared_jobs(file: str, overrides: Sequence[str], jobs_dir: str | None) -> list[Prepared]:
+    """The jobs of a file, checked on this host and by SLURM; prints warnings on stderr.
+
+    Raises:
+        UsageError, SpecError, PlanError: naming what is wrong.
+    """
+    jobs = prepare(file, overrides, jobs_dir, query_site=_query_site)
+    warn_of(jobs[0].warnings)
+    return jobs
+
+
+def _query_site(jobs: Sequence[tuple[Spec, Plan]]) -> Sequence[str]:
+    from launcher.slurm import examine
+
+    return examine.check(jobs, os.environ)
 
 
 def dry_run(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
     """Print the plan, or the plan of every variant; returns the exit code."""
-    jobs = prepare(file, overrides, jobs_dir)
-    warn_of(jobs[0].warnings)
+    jobs = prepared_jobs(file, overrides, jobs_dir)
     if as_json:
         plans = [{**asdict(job.plan), "spec": job.spec.frozen_copy()} for job in jobs]
         print(json.dumps(plans if len(plans) != 1 else plans[0], indent=2))
@@ -32,8 +51,7 @@ def dry_run(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_jso
 
 def validate(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
     """Check everything that can be checked before a start; returns the exit code."""
-    jobs = prepare(file, overrides, jobs_dir)
-    warn_of(jobs[0].warnings)
+    jobs = prepared_jobs(file, overrides, jobs_dir)
     plan = jobs[0].plan
     if as_json:
         found = {"name": plan.job.name, "ranks": plan.placement.ranks, "backend": plan.launch.backend, "jobs": len(jobs)}
@@ -54,8 +72,7 @@ def schema() -> int:
 
 def foreground(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
     """Run a job, or variants one after another, in the foreground; returns the exit code of the first that failed."""
-    jobs = prepare(file, overrides, jobs_dir)
-    warn_of(jobs[0].warnings)
+    jobs = prepared_jobs(file, overrides, jobs_dir)
     needed = jobs[0].plan.job.depends_on
     if needed:
         raise UsageError(f"depends_on: it is the daemon that waits for {', '.join(needed)}; leave out --foreground")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -12,24 +16,24 @@ from launcher.attempt.judge import first_failing
 from launcher.cli import render
 from launcher.cli.acting import exit_code
 from launcher.cli.follow import follow, follow_group
-from launcher.cli.guard import complain, warn_of
+from launcher.cli.guard import complain
 from launcher.cli.interrupts import HeldInterrupts
 from launcher.cli.resolve import Known, name_of, resolve_all
+from launcher.cli.run import prepared_jobs
 from launcher.cli.texts import end_lines, next_commands
 from launcher.daemon.http.client import Client
-from launcher.daemon.http.messages import JobView
-from launcher.errors import EXIT_INTERRUPTED, EXIT_OK, LauncherError, UsageError
+from launcher.daemon.http.messages import JobView, Submission
+from launcher.errors import EXIT_INTERRUPTED, EXIT_OK, LauncherError, UnreachableError, UsageError
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.words import CANCELLED, FAILED, RUNNING, SUCCEEDED
-from launcher.plan.prepare import Prepared, hand_over_all, prepare
+from launcher.plan.prepare import Prepared, write_directory
 
 
 def submit(
     file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool, detach: bool, priority: int | None
 ) -> int:
     """Submit a job, or a group of variants, and follow it unless told not to; returns the exit code."""
-    jobs = prepare(file, overrides, jobs_dir)
-    warn_of(jobs[0].warnings)
+    jobs = prepared_jobs(file, overrides, jobs_dir)
     client = Client.connect(start=True)
     stream = sys.stderr if as_json else sys.stdout
     views: list[JobView] = []
@@ -65,6 +69,82 @@ def dependencies(client: Client, wanted: Sequence[str]) -> list[str]:
         return resolve_all(wanted, known)
     except UsageError as error:
         raise UsageError(f"depends_on: {error}") from None
+
+
+def hand_over(
+    client: Client, prepared: Prepared, depends_on: Sequence[str], priority: int | None, environment: Mapping[str, str]
+) -> JobView:
+    """Write a job's directory and give it to the daemon.  A lost answer is asked for again: the id makes that harmless.
+
+    Args:
+        client: the daemon.
+        prepared: the job.
+        depends_on: ids of jobs that must have succeeded.
+        priority: instead of the spec's.
+        environment: the submitter's.
+
+    Raises:
+        UsageError: where the daemon refuses the job; its directory is then removed.
+        UnreachableError: where it is not known whether the daemon has it; the job is then marked as cancelled, so that it does
+            not run behind the user's back.
+    """
+    if priority is not None:
+        prepared = replace(prepared, plan=prepared.plan.for_job(priority=priority))
+    write_directory(prepared)
+    plan, job = prepared.plan, prepared.job
+    submission = Submission(job.id, str(job.root), environment, plan.job.priority, tuple(depends_on), plan.job.group)
+    try:
+        return client.submit(submission)
+    except UnreachableError as error:
+        withdraw(job)
+        raise UnreachableError(f"{error}; {job.id} was not started, and will not be: submit it again") from error
+    except LauncherError:
+        shutil.rmtree(job.root, ignore_errors=True)
+        raise
+    except BaseException:
+        withdraw(job)
+        raise
+
+
+def withdraw(job: JobPaths) -> None:
+    """Mark a job as cancelled in its directory, where the daemon finds it whatever else it knows."""
+    with contextlib.suppress(OSError):
+        job.cancel.touch()
+
+
+def hand_over_all(
+    client: Client,
+    jobs: Sequence[Prepared],
+    depends_on: Sequence[str] = (),
+    priority: int | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> list[JobView]:
+    """Give jobs to the daemon: all of them, or none.
+
+    Args:
+        client: the daemon.
+        jobs: one, or the variants of a group.
+        depends_on: ids of jobs that must have succeeded.
+        priority: instead of the spec's.
+        interrupted: asked after each; True takes all back.
+
+    Raises:
+        KeyboardInterrupt: where `interrupted` said so; nothing runs.
+        UsageError, UnreachableError: as `hand_over`; those that were given before are cancelled.
+    """
+    given: list[JobView] = []
+    try:
+        for prepared in jobs:
+            given.append(hand_over(client, prepared, depends_on, priority, os.environ))
+            if interrupted():
+                raise KeyboardInterrupt
+    except BaseException:
+        for view in given:
+            withdraw(JobPaths(Path(view.dir)))
+            with contextlib.suppress(LauncherError):
+                client.cancel(view.id)
+        raise
+    return given
 
 
 def _say_submitted(views: Sequence[JobView], jobs: Sequence[Prepared], stream: TextIO) -> None:

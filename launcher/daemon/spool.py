@@ -219,7 +219,7 @@ class Spool:
 
 def _prepare(file: str, root: str) -> list[Prepared]:
     """Jobs of the spool run where their YAML says, else in the user's home: the daemon's own directory is nobody's."""
-    return prepare(file, [], root, ask=False, cwd=os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where HOME is unknown
+    return prepare(file, [], root, cwd=os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where HOME is unknown
 
 
 def _notes(path: Path) -> Path:

@@ -116,22 +116,24 @@ class Starting:
         self._context.changed()
 
     def _plan(self, job: Job, paths: JobPaths) -> Plan:
-        """The attempt's plan, written where the attempt and people look for it."""
+        """The attempt's plan, written where the attempt and people look for it; the submitter has planned the first one."""
         check_directory(paths)
-        first = Plan.read(paths.plan)
+        plan = Plan.read(paths.plan)
+        if plan.job.attempt != job.attempt or plan.placement.excluded_hosts != tuple(sorted(job.excluded)):
+            plan = self._next_plan(job, plan)
+        paths.attempt(job.attempt).create()
+        check_directory(paths, job.attempt)
+        plan.place(paths)
+        return plan
+
+    def _next_plan(self, job: Job, earlier: Plan) -> Plan:
         try:
-            plan = next_attempt(first, job.attempt, job.excluded)
+            return next_attempt(earlier, job.attempt, job.excluded)
         except PlanError:
             if not job.excluded:
                 raise
             log.info("%s: too few hosts are left without %s: they are used again", job.id, ", ".join(job.excluded))
-            plan = next_attempt(first, job.attempt)
-        attempt = paths.attempt(job.attempt)
-        attempt.create()
-        check_directory(paths, job.attempt)
-        plan.write(attempt.plan, durable=True)
-        plan.write(paths.plan, durable=True)
-        return plan
+            return next_attempt(earlier, job.attempt)
 
     def _environment(self, job: Job, plan: Plan) -> dict[str, str]:
         kept = self._context.environments.load(job.id)

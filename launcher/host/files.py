@@ -208,3 +208,15 @@ def _create_exclusively(path: Path, text: str) -> bool:
     with os.fdopen(number, "w", encoding="ascii") as file:
         file.write(text)
     return True
+
+
+def find_executable(command: bytes, environment: Mapping[bytes, bytes], workdir: str) -> bytes | None:
+    """The program that a command's first word names, on the PATH of an environment and from a working directory, or None."""
+    if b"/" in command:
+        path = os.path.join(os.fsencode(workdir), command)  # noqa: PTH118 - bytes
+        return command if os.access(path, os.X_OK) and os.path.isfile(path) else None  # noqa: PTH113 - bytes
+    for directory in environment.get(b"PATH", os.fsencode(os.defpath)).split(b":"):
+        path = os.path.join(os.fsencode(workdir), directory, command)  # noqa: PTH118 - bytes
+        if os.access(path, os.X_OK) and os.path.isfile(path):  # noqa: PTH113 - bytes
+            return path
+    return None

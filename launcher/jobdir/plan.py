@@ -15,11 +15,13 @@ from typing import Any, Literal, TypeVar
 
 from launcher.errors import UsageError
 from launcher.host.files import replace_text
-from launcher.jobdir.paths import AttemptPaths
+from launcher.jobdir.paths import AttemptPaths, JobPaths
 
 PLAN_VERSION = 3
 PLAN_MOST = 16 << 20
 """Bytes of a plan.json."""
+SHORTEST_SECRET = 4
+"""Characters of the shortest value that is hidden in the logs: shorter ones would hide ordinary text."""
 T = TypeVar("T")
 
 
@@ -214,6 +216,25 @@ class Plan:
             durable: whether it must survive a power failure.
         """
         replace_text(path, self.to_json(), durable=durable)
+
+    def place(self, job: JobPaths) -> AttemptPaths:
+        """Write the plan as that of its attempt, and as the job's newest if ``plan.json`` does not hold it already.
+
+        Raises:
+            OSError: if the job directory cannot be written.
+        """
+        attempt = job.attempt(self.job.attempt)
+        attempt.create()
+        self.write(attempt.plan, durable=True)
+        if not self._is_in(job.plan):
+            self.write(job.plan, durable=True)
+        return attempt
+
+    def _is_in(self, path: Path) -> bool:
+        try:
+            return _regular_file(path) == self.to_json()
+        except (OSError, ValueError, PlanFileError):
+            return False
 
     @classmethod
     def from_json(cls, text: str) -> Plan:

@@ -28,6 +28,20 @@ FOREIGN = {
 """Options that only some MPIs know, and which those are."""
 
 
+OWN_OPTIONS = {
+    "--array": "use `variants`, each of which is a job", "-a": "use `variants`, each of which is a job",
+    "--job-name": "it is how a job is found again", "-J": "it is how a job is found again",
+    "--comment": "it is how a job is found again", "--output": "see logs/ in the job directory",
+    "-o": "see logs/ in the job directory", "--error": "see logs/ in the job directory", "-e": "see logs/ in the job directory",
+    "--chdir": "use `workdir`", "-D": "use `workdir`", "--export": "use `env`", "--wrap": "use `command`",
+    "--ntasks": "use `resources.ranks`", "-n": "use `resources.ranks`", "--time": "use `resources.time_limit`",
+    "-t": "use `resources.time_limit`", "--requeue": "use `slurm.requeue`", "--no-requeue": "use `slurm.requeue`",
+    "--parsable": "it always is", "--test-only": "use `--dry-run`", "-W": "use `hvdgrab-launch wait`",
+    "--wait": "use `hvdgrab-launch wait`",
+}  # fmt: skip
+"""Options of sbatch that ``slurm.extra`` may not hold, and what to use in their place."""
+
+
 def check_root(spec: Spec, backend: str, root: bool) -> bool:
     """Whether the backend must be told that root is meant.
 
@@ -50,7 +64,7 @@ def check_spec(spec: Spec, facts: Facts, backend: str, ranks: int) -> None:
     Raises:
         PlanError: naming everything that was found.
     """
-    checks = (_grab(spec, ranks), _limits(spec, backend, ranks), _mpi(spec, facts, backend))
+    checks = (_grab(spec, ranks), _limits(spec, backend, ranks), _mpi(spec, facts, backend), _sbatch(spec, backend))
     faults = [fault for check in checks for fault in check]
     if faults:
         raise PlanError([spec.problem(path, message) for path, message in faults])
@@ -102,3 +116,13 @@ def _mpi(spec: Spec, facts: Facts, backend: str) -> Iterator[tuple[str, str]]:
 def _known(option: str, mpirun: Mpirun) -> bool:
     owners = FOREIGN[option]
     return any(mpirun.label.startswith(owner) for owner in owners)
+
+
+def _sbatch(spec: Spec, backend: str) -> Iterator[tuple[str, str]]:
+    """The user's options of sbatch, which the script holds behind ``#SBATCH``."""
+    for place, option in enumerate(spec.slurm.extra if spec.slurm is not None and backend == "slurm" else ()):
+        path, name = f"slurm.extra.{place}", option.partition("=")[0]
+        if name in OWN_OPTIONS:
+            yield path, f"{name} is set by the launcher: {OWN_OPTIONS[name]}"
+        elif '"' in option or "\\" in option:
+            yield path, f"{option!r} holds a quote or a backslash, which sbatch reads in ways of its own: leave it out"

@@ -8,12 +8,10 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from launcher.attempt.rank.output import SHORTEST_SECRET
-from launcher.attempt.rank.task import find_program
 from launcher.errors import PlanError, Problem
+from launcher.host.files import find_executable
 from launcher.jobdir import variables
-from launcher.jobdir.plan import Plan
-from launcher.slurm.script import script
+from launcher.jobdir.plan import SHORTEST_SECRET, Plan
 from launcher.spec.model import Spec
 from launcher.spec.sections import NetworkSettings
 
@@ -128,7 +126,7 @@ def _places(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:
 def _found(plan: Plan, inherited: Mapping[str, str], program: str) -> bytes | None:
     merged = {**inherited, **plan.launch.environment, **plan.job.env}
     path = {b"PATH": os.fsencode(merged["PATH"])} if "PATH" in merged else {}
-    return find_program(program.encode("utf-8", "surrogateescape"), path, plan.job.workdir)
+    return find_executable(program.encode("utf-8", "surrogateescape"), path, plan.job.workdir)
 
 
 def script_of(command: tuple[str, ...], python: str) -> str | None:
@@ -148,16 +146,10 @@ def script_of(command: tuple[str, ...], python: str) -> str | None:
 
 def _reaching(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:
     path = {b"PATH": os.fsencode(inherited.get("PATH", os.defpath))}
-    if plan.launch.backend == "slurm" and find_program(b"sbatch", path, plan.job.workdir) is None:
+    if plan.launch.backend == "slurm" and find_executable(b"sbatch", path, plan.job.workdir) is None:
         yield "backend.kind", "there is no sbatch on PATH: this is not a host of a SLURM cluster, or its module is not loaded"
-    if plan.launch.backend == "slurm":
-        try:
-            script(plan, plan.job.attempt)
-        except PlanError as error:
-            path_of, _, message = str(error).partition(": ")
-            yield path_of, message
     elsewhere = [host.name for host in plan.placement.hosts if host.name not in ("localhost", plan.placement.host)]
-    if elsewhere and find_program(b"ssh", path, plan.job.workdir) is None:
+    if elsewhere and find_executable(b"ssh", path, plan.job.workdir) is None:
         yield "resources.hosts", f"there is no ssh on PATH by which {elsewhere[0]} could be reached"
     identity = plan.placement.ssh_command.index("-i") + 1 if "-i" in plan.placement.ssh_command else None
     if identity is not None and not os.access(os.path.expanduser(plan.placement.ssh_command[identity]), os.R_OK):  # noqa: PTH111

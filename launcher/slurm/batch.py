@@ -20,7 +20,7 @@ from random import Random
 
 from launcher.attempt.policy import Restart, decide
 from launcher.attempt.report import report_unseen
-from launcher.attempt.supervisor import AlreadyClaimedError, SilentView, place
+from launcher.attempt.supervisor import AlreadyClaimedError, SilentView
 from launcher.errors import EXIT_FAILED, EXIT_USAGE, LauncherError
 from launcher.host.program import Answer
 from launcher.host.signals import STOPPING, SignalBox
@@ -33,8 +33,8 @@ from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
 from launcher.jobdir.stop import Stop
 from launcher.jobdir.words import FAILED
+from launcher.plan.facts import Allocation
 from launcher.plan.planning import next_attempt
-from launcher.slurm.allocation import Allocation
 from launcher.slurm.commands import call
 from launcher.slurm.examine import said_in_trial
 from launcher.slurm.job_info import parse_job, said_in_log, why_stopped
@@ -232,7 +232,7 @@ def place_plan(job: JobPaths, number: int, ends: Sequence[AttemptEnd]) -> Plan:
         return plan
     verdict = decide(plan.restart, ends, time.time(), Random(0)) if ends else None
     following = next_attempt(plan, number, verdict.excluded_hosts if isinstance(verdict, Restart) else ())
-    place(job, following)
+    following.place(job)
     return following
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from launcher.host.program import Answer, run
-from launcher.slurm.allocation import Allocation
+from launcher.plan.facts import Allocation
 from launcher.slurm.start_method import (
     PROBE_SECONDS,
     Way,

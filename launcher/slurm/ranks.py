@@ -16,8 +16,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from launcher.errors import EXIT_USAGE, BackendError, LauncherError
+from launcher.plan.facts import Allocation
 from launcher.plan.flavours import flags_for
-from launcher.slurm.allocation import Allocation
 from launcher.slurm.choice import choose
 from launcher.slurm.start_method import Way, shared, step_environment
 

@@ -9,7 +9,7 @@ from launcher.attempt.program import Program
 from launcher.attempt.supervisor import AttemptRun
 from launcher.host.signals import SignalBox
 from launcher.jobdir.end import AttemptEnd
-from launcher.slurm.allocation import Allocation
+from launcher.plan.facts import Allocation
 from launcher.slurm.naming import NamingLog
 from launcher.slurm.start import start
 

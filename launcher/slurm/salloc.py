@@ -22,7 +22,7 @@ from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
 from launcher.jobdir.stop import Stop
-from launcher.slurm.allocation import Allocation
+from launcher.plan.facts import Allocation
 from launcher.slurm.held import Ask, asker, said_of_step, why_over
 from launcher.slurm.run import SlurmRun, StepRun
 

@@ -12,25 +12,12 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from launcher.errors import PlanError
 from launcher.jobdir.plan import Plan, Slurm
 
 SPARE_SECONDS = 90.0
 """How much more time than the job's own limit SLURM is asked for: the job ends by its own clock, with its state saved."""
 LOG = "logs/slurm.log"
 """What the batch script itself says, below the job directory."""
-OWN_OPTIONS = {
-    "--array": "use `variants`, each of which is a job", "-a": "use `variants`, each of which is a job",
-    "--job-name": "it is how a job is found again", "-J": "it is how a job is found again",
-    "--comment": "it is how a job is found again", "--output": "see logs/ in the job directory",
-    "-o": "see logs/ in the job directory", "--error": "see logs/ in the job directory", "-e": "see logs/ in the job directory",
-    "--chdir": "use `workdir`", "-D": "use `workdir`", "--export": "use `env`", "--wrap": "use `command`",
-    "--ntasks": "use `resources.ranks`", "-n": "use `resources.ranks`", "--time": "use `resources.time_limit`",
-    "-t": "use `resources.time_limit`", "--requeue": "use `slurm.requeue`", "--no-requeue": "use `slurm.requeue`",
-    "--parsable": "it always is", "--test-only": "use `--dry-run`", "-W": "use `hvdgrab-launch wait`",
-    "--wait": "use `hvdgrab-launch wait`",
-}  # fmt: skip
-"""Options of sbatch that ``slurm.extra`` may not hold, and what to use in their place."""
 _WORD = re.compile(r"[A-Za-z0-9_.,:;@+&|()*/=%^\[\]!-]+")
 
 
@@ -52,11 +39,7 @@ def asked_of(plan: Plan) -> Slurm:
 
 
 def options(plan: Plan, attempt: int) -> list[str]:
-    """The options of sbatch for an attempt, in the order in which the script shows them.
-
-    Raises:
-        PlanError: where a setting cannot be written into a script.
-    """
+    """The options of sbatch for an attempt, in the order in which the script shows them."""
     slurm = asked_of(plan)
     lines = [f"--job-name={submission_name(plan, attempt)}", f"--comment={token(plan, attempt)}"]
     lines += [f"--output={LOG}", "--open-mode=append", "--requeue" if slurm.requeue else "--no-requeue"]
@@ -69,16 +52,7 @@ def options(plan: Plan, attempt: int) -> list[str]:
     bad = [*([slurm.exclude] if slurm.exclude else ()), *plan.placement.excluded_hosts]
     if bad:
         lines.append(f"--exclude={','.join(dict.fromkeys(bad))}")
-    lines += [_extra(option) for option in slurm.extra]
-    return [_checked(line) for line in lines]
-
-
-def _extra(option: str) -> str:
-    """An option of the user, if the launcher does not depend on it."""
-    name = option.partition("=")[0]
-    if name in OWN_OPTIONS:
-        raise PlanError(f"slurm.extra: {name} is set by the launcher: {OWN_OPTIONS[name]}")
-    return option
+    return [_quoted(line) for line in (*lines, *slurm.extra)]
 
 
 def _size(plan: Plan, slurm: Slurm) -> list[str]:
@@ -101,14 +75,10 @@ def minutes(seconds: float) -> int:
     return max(1, math.ceil(seconds / 60))
 
 
-def _checked(option: str) -> str:
-    """The option as it stands behind ``#SBATCH``: one line, without what sbatch would split or cut off."""
-    if any(letter in option for letter in "\n\r\0"):
-        raise PlanError(f"slurm: {option!r} holds a line break, which no option of sbatch can carry")
+def _quoted(option: str) -> str:
+    """The option as it stands behind ``#SBATCH``, quoted if sbatch would split it."""
     if _WORD.fullmatch(option):
         return option
-    if '"' in option or "\\" in option:
-        raise PlanError(f"slurm: {option!r} holds a quote or a backslash, which sbatch reads in ways of its own: leave it out")
     name, equals, value = option.partition("=")
     return f'{name}="{value}"' if equals and re.fullmatch(r"--[a-z-]+", name) else f'"{option}"'
 
@@ -118,10 +88,7 @@ def script(plan: Plan, attempt: int) -> str:
 
     Args:
         plan: a plan whose backend is slurm.
-        attempt: which start of the job this is; where SLURM puts the job back, the script counts on from it.
-
-    Raises:
-        PlanError: where a setting cannot be written into a script.
+        attempt: which start of the job this is; if SLURM puts the job back, the script counts on from it.
     """
     lines = ["#!/bin/bash", f"# Attempt {attempt} of job {plan.job.id}, written by hvdgrab-launch."]
     lines += [f"#SBATCH {option}" for option in options(plan, attempt)]

@@ -12,9 +12,9 @@ from launcher.errors import BackendError
 from launcher.jobdir.paths import AttemptPaths
 from launcher.jobdir.plan import Plan
 from launcher.plan import argv
+from launcher.plan.facts import Allocation
 from launcher.plan.flavours import flags_for
 from launcher.slurm import choice
-from launcher.slurm.allocation import Allocation
 from launcher.slurm.held import asker, why_over
 from launcher.slurm.script import asked_of
 from launcher.slurm.start_method import STEP_OPTIONS, Way, shared

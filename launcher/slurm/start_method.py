@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from launcher.errors import BackendError
 from launcher.host.program import Answer
-from launcher.plan.facts import Mpirun, find_program, probe_mpirun
-from launcher.slurm.allocation import Allocation
+from launcher.plan.facts import Allocation, Mpirun, find_program, probe_mpirun
 
 PROBE_SECONDS = 60.0
 PROBE = (

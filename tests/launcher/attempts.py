@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from launcher.attempt.supervisor import place
 from launcher.host import processes
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.paths import JobPaths, new_id
@@ -35,7 +34,7 @@ def job_of(folder: Path, command: list[str], ranks: int = 2, kind: str = "mpirun
     spec = load_text(json.dumps(data), "job.yaml", [], default_name="demo")
     job = JobPaths(folder / "jobs" / new_id("demo"))
     job.create()
-    place(job, make_plan(spec, facts.collect(spec.backend.mpirun), job))
+    make_plan(spec, facts.collect(spec.backend.mpirun), job).place(job)
     return job
 
 

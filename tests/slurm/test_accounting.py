@@ -7,8 +7,8 @@ import pytest
 
 from launcher.attempt.starter import StartError
 from launcher.cli.doctor import slurm
+from launcher.cli.run import prepared_jobs
 from launcher.errors import PlanError
-from launcher.plan.prepare import prepare
 from tests.launcher.helpers import spec
 from tests.real import need
 from tests.slurm.accounting import accounted_cluster, present
@@ -70,4 +70,4 @@ def insist(cluster: Cluster, what: str) -> None:
 def warnings(slurm_section: str) -> tuple[str, ...]:
     text = "command: [python, -c, pass]\nresources: {ranks: 2, allow_root: true}\nslurm:\n  "
     Path("job.yaml").write_text(text + slurm_section + "\n")
-    return prepare("job.yaml", [], "jobs")[0].warnings
+    return prepared_jobs("job.yaml", [], "jobs")[0].warnings

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cli.run import prepared_jobs
 from launcher.errors import PlanError
 from launcher.host.program import Answer
-from launcher.plan.prepare import prepare
 from launcher.slurm import examine
 from launcher.slurm.examine import Examined, said_in_trial
 from launcher.slurm.fit import Site, asked, findings, refused
@@ -131,7 +131,7 @@ def on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, folder: Path, slurm: s
     head = f"command: [python, -c, pass]\nresources: {{{resources}, allow_root: true}}\nbackend: {{kind: slurm}}"
     monkeypatch.chdir(folder)
     Path("job.yaml").write_text(f"{head}\nslurm:\n  {slurm}\n")
-    return list(prepare("job.yaml", [], str(folder / "jobs"))[0].warnings)
+    return list(prepared_jobs("job.yaml", [], str(folder / "jobs"))[0].warnings)
 
 
 def test_a_real_cluster_is_asked_before_anything_is_submitted(cluster: Cluster, tmp_path: Path, monkeypatch) -> None:
@@ -189,7 +189,7 @@ def test_the_same_question_is_asked_once_for_all_variants(cluster: Cluster, tmp_
     calls = recorded(tmp_path, monkeypatch, "sinfo", "sbatch", "scontrol")
     head = "command: [python, -c, pass]\nresources: {ranks: 2, allow_root: true}\nslurm: {nodes: 2}\n"
     (tmp_path / "job.yaml").write_text(head + "variants: {seed: [1, 2, 3, 4]}\n")
-    assert len(prepare(str(tmp_path / "job.yaml"), [], str(tmp_path / "jobs"))) == 4
+    assert len(prepared_jobs(str(tmp_path / "job.yaml"), [], str(tmp_path / "jobs"))) == 4
     asked = sorted(line.split()[0] for line in calls.read_text().splitlines())
     assert asked == ["sbatch", "scontrol", "scontrol", "sinfo", "sinfo"]
 

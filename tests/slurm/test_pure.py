@@ -14,13 +14,14 @@ from launcher.host.program import Answer
 from launcher.jobdir import words
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
+from launcher.plan.checks import OWN_OPTIONS
+from launcher.plan.facts import Allocation, expand_counts
 from launcher.plan.planning import make_plan
 from launcher.slurm import choice
-from launcher.slurm.allocation import Allocation, expand_counts
 from launcher.slurm.answers import SQUEUE_HEADER, NoAnswer, parse_sacct, parse_squeue, parse_submitted, refusal
 from launcher.slurm.commands import scrub
 from launcher.slurm.job_info import killed_by, parse_job, said_in_log, why_stopped
-from launcher.slurm.script import OWN_OPTIONS, script
+from launcher.slurm.script import script
 from launcher.slurm.start_method import parse_types
 from launcher.slurm.states import STATES, parse_state, reason_in_words
 from tests.launcher.helpers import host, mpirun, spec
@@ -79,7 +80,7 @@ def test_bad_nodes_of_the_policy_and_of_the_user_are_excluded_once():
 
 @pytest.mark.parametrize("option", sorted(OWN_OPTIONS))
 def test_options_that_the_launcher_depends_on_are_refused_with_what_to_use(option):
-    with pytest.raises(PlanError, match=f"slurm.extra: {option} is set by the launcher: "):
+    with pytest.raises(PlanError, match=rf"slurm.extra.0: {option} is set by the launcher: "):
         script(plan(SMALL + f"\nslurm: {{extra: ['{option}=x']}}"), 1)
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from launcher.errors import BackendError
+from launcher.plan.facts import Allocation
 from launcher.slurm import ranks
-from launcher.slurm.allocation import Allocation
 from launcher.slurm.ranks import brief, pmi_type
 from launcher.slurm.start_method import Way, no_way
 

@@ -13,14 +13,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launcher.jobdir.logs import separator
+from launcher.jobdir.plan import SHORTEST_SECRET
 
 CHUNK = 1 << 16
 MAX_HELD = 1 << 16
 HIDDEN = b"***"
 LAST = 1 << 13
 """Bytes of output that are remembered, for the time when no log can take them."""
-SHORTEST_SECRET = 4
-"""Characters below which hiding a value would tear up the output and protect nothing."""
 
 
 class Redactor:

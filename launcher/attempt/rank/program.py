@@ -6,7 +6,8 @@ import os
 import subprocess
 
 from launcher.attempt.rank.output import LogFile, Output
-from launcher.attempt.rank.task import Task, find_program
+from launcher.attempt.rank.task import Task
+from launcher.host.files import find_executable
 
 
 def start(task: Task, log: LogFile) -> tuple[subprocess.Popen[bytes], Output]:
@@ -17,7 +18,7 @@ def start(task: Task, log: LogFile) -> tuple[subprocess.Popen[bytes], Output]:
     Raises:
         OSError: where the system refuses.
     """
-    program = find_program(task.command[0], task.environment, task.workdir)
+    program = find_executable(task.command[0], task.environment, task.workdir)
     if program is None:
         raise FileNotFoundError(2, "not found, or not executable", os.fsdecode(task.command[0]))
     process = subprocess.Popen(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -69,15 +68,3 @@ def read_task(attempt: AttemptPaths, rank: int, inherited: Mapping[str, str]) ->
 def _bytes(text: str) -> bytes:
     """The bytes that a text stands for, whatever the locale says: undecodable ones were kept as surrogates."""
     return text.encode("utf-8", "surrogateescape")
-
-
-def find_program(command: bytes, environment: Mapping[bytes, bytes], workdir: str) -> bytes | None:
-    """The file that a command's first word names on the task's own PATH, from its own directory; None where there is none."""
-    if b"/" in command:
-        path = os.path.join(os.fsencode(workdir), command)  # noqa: PTH118 - bytes
-        return command if os.access(path, os.X_OK) and os.path.isfile(path) else None  # noqa: PTH113 - bytes
-    for directory in environment.get(b"PATH", os.fsencode(os.defpath)).split(b":"):
-        path = os.path.join(os.fsencode(workdir), directory, command)  # noqa: PTH118 - bytes
-        if os.access(path, os.X_OK) and os.path.isfile(path):  # noqa: PTH113 - bytes
-            return path
-    return None

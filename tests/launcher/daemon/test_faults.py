@@ -264,12 +264,12 @@ def test_a_full_disk_under_a_job_directory_delays_its_start_and_says_so(world: W
 
     job = world.submit()
     with monkeypatch.context() as patch:
-        patch.setattr("launcher.daemon.starting.replace_text", full)
+        patch.setattr("launcher.jobdir.plan.replace_text", full)
         world.tick(times=3)
         view = world.view(job)
         assert (view.state, view.attempt) == ("starting", 1)
         assert "plan.json: No space left on device" in (view.reason or "")
-        patch.setattr("launcher.daemon.starting.replace_text", full_for(job))
+        patch.setattr("launcher.jobdir.plan.replace_text", full_for(job))
         other = world.submit("other")
         world.tick(times=3)
         assert world.starter.started == [(other, 1)], "a job on another disk need not wait"
@@ -283,8 +283,8 @@ def test_a_read_only_job_directory_is_the_end_and_the_reason(world: World, monke
     def refused(path: Path, *_: object, **__: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
-    monkeypatch.setattr("launcher.daemon.starting.replace_text", refused)
     job = world.submit()
+    monkeypatch.setattr("launcher.jobdir.plan.replace_text", refused)
     world.tick(times=2)
     assert world.view(job).state == "failed"
     assert "plan.json: Read-only file system" in (world.view(job).reason or "")
