@@ -3,11 +3,11 @@
 Every error says what is wrong, where (rank, parameter, unit), and what to do::
 
     HvdGrabError
-    ├── ConfigError           a setting is wrong, or two sources of it disagree
+    ├── ConfigError           a setting is wrong, or two sources disagree about it
     ├── UsageError            the training script uses the library in a way that cannot work
     ├── WorldError            ranks, sizes, MPI and Horovod do not agree with each other
     ├── StateError            a saved state does not fit this run
-    ├── PayloadError          bytes that are no payload of the compressor that is to expand them, or were damaged
+    ├── PayloadError          bytes are damaged, or no payload of the compressor that expands them
     ├── CommunicationError    a message between ranks failed or did not match
     │   └── CommunicatorClosed    the communicator was closed while a call was waiting
     └── ConsistencyError      ranks that must agree do not
@@ -37,15 +37,15 @@ class StateError(HvdGrabError, ValueError):
 
 
 class PayloadError(HvdGrabError, ValueError):
-    """Bytes that are no payload of the compressor that is to expand them, or that were damaged on their way."""
+    """Bytes are no payload of the compressor that expands them, or were damaged on their way."""
 
 
 class CommunicationError(HvdGrabError, RuntimeError):
-    """A message between ranks failed, or is not the one that was expected."""
+    """A message between ranks failed, or another one was expected."""
 
 
 class ConsistencyError(HvdGrabError, RuntimeError):
-    """Ranks that must hold the same value do not; the message names them."""
+    """Ranks that must hold the same value hold different ones; the message names them."""
 
 
 class CommunicatorClosed(CommunicationError):

@@ -1,7 +1,7 @@
-"""What all Triton kernels share: how their modules are imported, and where they run.
+"""How the modules of Triton kernels are imported, and on which device kernels run.
 
-Triton is imported by nobody before the first kernel is asked for.  With TRITON_INTERPRET=1 set before that, Triton runs the same
-programs through its interpreter, on the host: for tests.
+Nothing imports Triton before the first kernel is launched.  If TRITON_INTERPRET=1 is set before that, Triton interprets the same
+programs on the host, for tests.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import torch
 
 TRITON = (3, 3)
-"""Oldest release whose programs may hold tuples."""
+"""Oldest release that supports tuples in programs."""
 
 
 def import_programs(module: str) -> Any:
-    """The module of Triton programs of that name, imported.
+    """Import a module of Triton programs.
 
     Raises:
         ConfigError: Triton is not installed, or is too old.
@@ -40,22 +40,22 @@ def import_programs(module: str) -> Any:
 
 
 def on_device(tensor: torch.Tensor) -> Any:
-    """A context in which the tensor's GPU is the current one, where Triton launches; nothing for a tensor on the host."""
+    """Context in which the tensor's GPU is the current one, on which Triton launches; no effect for a tensor on the host."""
     cuda: Any = importlib.import_module("torch.cuda")
     return cuda.device_of(tensor)
 
 
 def check_device(program: Any, device: torch.device) -> None:
-    """Kernels run on a GPU, and on the host where Triton's interpreter is on.
+    """Check that kernels can run on a device: a GPU, or the host if Triton's interpreter is on.
 
     Args:
-        program: any of the programs that are to be launched.
-        device: where the tensors lie.
+        program: any of the programs to launch.
+        device: of the tensors.
 
     Raises:
-        UsageError: the tensors lie elsewhere.
+        UsageError: kernels cannot run there.
     """
-    # The class says which way the program was decorated; the variable may have been changed since.
+    # the class tells how the program was decorated; the variable may have changed since
     interpreted = type(program).__name__ == "InterpretedFunction"
     if device.type != "cuda" and not (interpreted and device.type == "cpu"):
         raise UsageError(f"Triton kernels need tensors on a CUDA device, not on {device}: move them, or choose another backend")

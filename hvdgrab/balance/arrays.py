@@ -28,12 +28,12 @@ def is_torch(value: object) -> bool:
 
 
 def to_numpy(value: Array, name: str) -> NDArray[Any]:
-    """`value` as a NumPy array: itself, or the tensor's memory where that lies on the host, else a copy.
+    """`value` as a NumPy array: itself, or the memory of a tensor on the host, else a copy.
 
     bfloat16, which NumPy lacks, becomes float32.
 
     Raises:
-        UsageError: neither a NumPy array nor a torch tensor.
+        UsageError: `value` is neither a NumPy array nor a torch tensor.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -47,20 +47,20 @@ def to_numpy(value: Array, name: str) -> NDArray[Any]:
 
 
 def like(result: NDArray[Any], model: Array) -> Any:
-    """The NumPy `result` as what `model` is: NumPy, or a torch tensor on the same device."""
+    """Return `result` as NumPy if `model` is NumPy, else as a torch tensor on the device of `model`."""
     if isinstance(model, np.ndarray):
         return result
     return sys.modules["torch"].from_numpy(result).to(model.device)
 
 
 def host_blocks(differences: Array, dtype: Any) -> Iterator[NDArray[Any]]:
-    """The rows in order, as C-contiguous (b, d) host arrays of `dtype`; input that is so already comes back whole, not copied.
+    """Yield the rows in order, as C-contiguous (b, d) host arrays of `dtype`; input that is like this already is yielded whole.
 
-    Everything else is converted a block at a time: at most `BLOCK` elements, but at least four rows.  A block is valid until
-    the next one is asked for.
+    Everything else is converted a block at a time: at most `BLOCK` elements, but at least four rows.  The next block
+    overwrites the last.
     """
     if not isinstance(differences, np.ndarray) and differences.device.type == "cpu" and differences.element_size() > 2:
-        differences = to_numpy(differences, "differences")  # A view: nothing is copied.
+        differences = to_numpy(differences, "differences")  # a view: nothing is copied
     if isinstance(differences, np.ndarray) and differences.dtype == dtype and _ready(differences):
         yield differences
         return

@@ -1,4 +1,4 @@
-"""PairBalance on a stream of pair differences: feed them as they come, in any grouping; save and restore between calls."""
+"""PairBalance on a stream of pair differences, fed in any grouping; it can be saved and restored between calls."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ if TYPE_CHECKING:
 
 VERSION = 1
 UNKNOWN_COUNT = 1000
-"""Vectors an epoch that `auto` reckons with where the caller does not say."""
+"""Vectors an epoch that `auto` assumes if the caller gives no number."""
 
 
 class PairBalancer:
     """The running sum, the sign rule and the backend of one epoch after the other.
 
-    Grouping vectors into calls in another way gives the same signs: exactly with the reference; with the other backends, which
-    sum in an order that depends on the grouping, except where <h, d> is within rounding of 0 (never with values whose products
-    add up without rounding).  A random rule's numbers depend on (seed, epoch, number of the vector) alone.
+    The grouping of vectors into calls does not change the signs of the reference.  The other backends sum in an order that
+    depends
+    on the grouping: their signs may differ if <h, d> is within rounding of 0, and never if the products add up without rounding.
+    A random rule's numbers depend on (seed, epoch, number of the vector) alone.
 
     Args:
         width: values of a vector, at least 0.
         config: backend, sign rule, carry-over, damping, precision.
         seed: of the random sign rules, 0 <= seed < 2^64.
-        expected: vectors an epoch; by it `auto` decides whether a compiled backend pays.
-        device: type of the device that the vectors lie on, for the choice of a backend.
+        expected: vectors an epoch, from which `auto` decides whether a compiled backend pays.
+        device: device type of the vectors, for the choice of a backend.
 
     Raises:
         ConfigError: the backend is not installed, or lacks the rule or the device.
@@ -43,7 +44,7 @@ class PairBalancer:
     """
 
     running_sum: Array
-    """(width,) float32, or float64 with ``precision: fp64``; NumPy, or a tensor once it was moved."""
+    """(width,) float32, or float64 with ``precision: fp64``; NumPy, or a tensor after `move`."""
     choice: str
     """Which backend computes the signs and why, in one sentence."""
 
@@ -72,7 +73,7 @@ class PairBalancer:
         self._room = np.empty(max(1, count), dtype=np.int8)
 
     def move(self, place: torch.device) -> None:
-        """Keep the running sum on ``place`` from now on, where the vectors are to lie: nothing of their width is copied then."""
+        """Keep the running sum on ``place`` from now on; vectors on the same device are then not copied."""
         self.running_sum = sys.modules["torch"].from_numpy(to_numpy(self.running_sum, "running_sum")).to(place)
 
     @property
@@ -89,12 +90,12 @@ class PairBalancer:
                 not kept.
 
         Returns:
-            signs (m,) int8 of +1 and -1, and dropped (m,) bool: vectors that are not finite, or whose inner product with the
-            running sum is not (nor, with a random rule or damping, that with themselves).  Their sign is +1, and the running sum
-            does not hold them.
+            signs (m,) int8 of +1 and -1, and dropped (m,) bool.  A vector is dropped if it is not finite, if its inner product
+            with the running sum is not, or, with a random rule or damping, if its squared norm is not.  Its sign is +1, and it is
+            not added to the running sum.
 
         Raises:
-            UsageError: wrong kind, shape or dtype, memory of the running sum, or a running sum that is no longer finite.
+            UsageError: wrong kind, shape or dtype, memory shared with the running sum, or a running sum that is no longer finite.
         """
         check_rows(differences, self.running_sum)
         start = self._rule.index
@@ -105,23 +106,25 @@ class PairBalancer:
         return signs, dropped
 
     def begin_epoch(self, epoch: int | None = None) -> None:
-        """Start the next epoch: no signs yet, running sum and sign-rule state at zero, or kept with ``carry_over``.
+        """Start the next epoch: forget the signs, and set running sum and sign-rule state to zero, or keep them with
+        ``carry_over``.
 
         Args:
-            epoch: its number, of which a random rule's numbers are a function; by default one more than the last.
+            epoch: its number, which seeds a random rule; by default one more than the last.
         """
         self._rule.begin_epoch(self.config.carry_over, epoch)
         if not self.config.carry_over:
             self.running_sum[...] = 0
 
     def warm_up(self) -> None:
-        """Import and compile, or load from disk, what `feed` will run; idempotent, and may run in another thread meanwhile."""
+        """Import and compile, or load from disk, what `feed` will run; idempotent, and may run in another thread."""
         backends.warm_up(self.backend, self._dtype, self._rule, self.width, self._device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on in the middle of an epoch: plain numbers and NumPy arrays that this object does not share.
+        """Everything needed to resume in the middle of an epoch: plain numbers and NumPy arrays that share no memory with this
+        object.
 
-        The backend is not part of it: a state may go on with another.
+        The backend is not part of it: another one may resume.
         """
         return {
             "version": VERSION,
@@ -134,11 +137,11 @@ class PairBalancer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was called; `state` is copied.
+        """Resume at the point at which `state_dict` was called; `state` is copied.
 
         Raises:
-            StateError: another version, width, precision, carry-over, sign rule, damping or seed, with both values; nothing was
-                changed.
+            StateError: another version, width, precision, carry-over, sign rule, damping or seed; the message gives both values,
+                and nothing has changed.
         """
         own = {"version": VERSION, "width": self.width, "precision": self.config.precision, "carry_over": self.config.carry_over}
         for name, here in own.items():

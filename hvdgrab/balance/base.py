@@ -1,4 +1,4 @@
-"""What all rules that order one rank's units have in common: the interface, and the bookkeeping of units within an epoch."""
+"""The interface of all rules that order one rank's units, and the bookkeeping of units within an epoch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hvdgrab.errors import StateError, UsageError
 class Rule(Protocol):
     """Orders the units of ONE rank, epoch after epoch.
 
-    In each epoch `add`, or `skip` for a unit without a gradient, is called once for every unit that was seen, in the current
-    order; then `next_order` ends the epoch, early or not.
+    In each epoch the caller calls `add`, or `skip` for a unit without a gradient, once for every unit seen, in the current order;
+    then it calls `next_order` to end the epoch, early or not.
     """
 
     dropped: int
-    """Gradients, or pairs of them, that this epoch could not be balanced because they are not finite."""
+    """Gradients, or pairs, of this epoch that were not balanced because they are not finite."""
 
     @property
     def order(self) -> NDArray[np.int64]:
@@ -41,35 +41,35 @@ class Rule(Protocol):
             gradient: (d,) floating point, on any device; read only, not kept by reference.
 
         Returns:
-            The sign that it decided, +1 or -1 (of the unit, or of the pair that it completes); 0 where it decided none.
+            The sign that it decided, +1 or -1, of the unit or of the pair that it completes; 0 if it decided none.
 
         Raises:
             UsageError: another shape, or more gradients than units.
         """
 
     def skip(self) -> None:
-        """Pass over the next unit of the current order: it had no gradient.
+        """Skip the next unit of the current order, which had no gradient.
 
         Raises:
-            UsageError: all units of the epoch were counted already.
+            UsageError: all units of the epoch have been counted.
         """
 
     def next_order(self) -> NDArray[np.int64]:
-        """End the epoch: the next epoch's order becomes the current one and is returned, (n,) int64, a new array."""
+        """End the epoch; make the next order the current one and return it, (n,) int64, a new array."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on in the middle of an epoch: numbers and CPU tensors that share no memory with this object."""
+        """What is needed to resume in the middle of an epoch: numbers and CPU tensors that share no memory with this object."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was called; `state` is copied.
+        """Resume at the point at which `state_dict` was called; `state` is copied.
 
         Raises:
-            StateError: the state of another rule or run.
+            StateError: `state` is of another rule or run.
         """
 
 
 class GradientRule(ABC):
-    """The part of a `Rule` that is the same whatever is decided: units, their order, the position in it, the saved state.
+    """Base of rules that look at gradients: it counts units, keeps their order, and saves and restores the state.
 
     Args:
         n: units of the rank.
@@ -77,15 +77,15 @@ class GradientRule(ABC):
         order: (n,) the order of the first epoch; 0 … n - 1 by default.
 
     Raises:
-        UsageError: n below 1, d below 0, or no permutation.
+        UsageError: n below 1, d below 0, or an order that is no permutation.
     """
 
     NAME = "rule"
-    """What messages and saved states call the rule."""
+    """Name of the rule in messages and saved states."""
     VERSION = 1
-    """Of its saved state."""
+    """Version of the saved state."""
     dropped: int
-    """Gradients, or pairs of them, of this epoch that were not finite."""
+    """Gradients, or pairs, of this epoch that were not finite."""
     _order: NDArray[np.int64]
     _signs: list[int]
     """What `add` returned for every unit of this epoch so far; 0 for a unit that was skipped."""
@@ -117,7 +117,7 @@ class GradientRule(ABC):
             gradient: (d,) floating point, on any device; read only, not kept by reference.
 
         Returns:
-            The sign that it decided, +1 or -1; 0 where it decided none.
+            The sign that it decided, +1 or -1; 0 if it decided none.
 
         Raises:
             UsageError: another shape, or more gradients than units.
@@ -132,31 +132,31 @@ class GradientRule(ABC):
         return sign
 
     def skip(self) -> None:
-        """Pass over the next unit of the current order: it had no gradient, and will fill a free slot.
+        """Skip the next unit of the current order, which had no gradient; it will fill a free slot.
 
         Raises:
-            UsageError: all units of the epoch were counted already.
+            UsageError: all units of the epoch have been counted.
         """
         self._check_room()
         self._pass_over()
         self._signs.append(0)
 
     def next_order(self) -> NDArray[np.int64]:
-        """End the epoch, early or not: the next order becomes the current one and is returned, (n,) int64, a new array."""
+        """End the epoch, early or not; make the next order the current one and return it, (n,) int64, a new array."""
         self._order = self._following()
         self._begin()
         return self.order
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on in the middle of an epoch: numbers and CPU tensors that share no memory with this object."""
+        """What is needed to resume in the middle of an epoch: numbers and CPU tensors that share no memory with this object."""
         state: dict[str, Any] = {**self._facts(), "dropped": self.dropped, "order": self._order}
         return cast("dict[str, Any]", to_tensors({**state, "signs": np.array(self._signs, dtype=np.int8), **self._own_state()}))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was called; `state` is copied.
+        """Resume at the point at which `state_dict` was called; `state` is copied.
 
         Raises:
-            StateError: the state of another rule, version, number of units or gradient length, or a damaged one.
+            StateError: `state` is of another rule, version, number of units or gradient length, or is damaged.
         """
         for name, here in self._facts().items():
             if state.get(name) != here:
@@ -170,31 +170,31 @@ class GradientRule(ABC):
         self.dropped = int(state["dropped"])
 
     def _facts(self) -> dict[str, Any]:
-        """What a saved state must have in common with this object."""
+        """The values that a saved state must share with this object."""
         return {"version": self.VERSION, "rule": self.NAME, "n": self.n, "d": self.d}
 
     def _begin(self) -> None:
-        """Start an epoch; whoever extends this calls it."""
+        """Start an epoch; overriding methods call this one."""
         self._signs = []
         self.dropped = 0
 
     @abstractmethod
     def _decide(self, vector: NDArray[np.float32]) -> int:
-        """The sign of a unit's gradient, (d,) float32, possibly the caller's own memory."""
+        """Decide the sign of a unit's gradient, (d,) float32, possibly the caller's own memory."""
 
     @abstractmethod
     def _following(self) -> NDArray[np.int64]:
-        """The next epoch's order."""
+        """Compute the next epoch's order."""
 
     def _pass_over(self) -> None:  # noqa: B027 - most rules have nothing to do
-        """A unit without a gradient."""
+        """Handle a unit without a gradient."""
 
     def _own_state(self) -> dict[str, Any]:
-        """Numbers and NumPy arrays, possibly in dictionaries and lists, that the rule must have to go on."""
+        """Numbers and NumPy arrays, possibly in dictionaries and lists, that the rule needs to resume."""
         return {}
 
     def _load_own_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - the same
-        """Take over what `_own_state` gave; NumPy arrays are this object's to keep."""
+        """Restore what `_own_state` returned; this object may keep the NumPy arrays."""
 
     def _check_room(self) -> None:
         if self.position >= self.n:
@@ -202,20 +202,20 @@ class GradientRule(ABC):
 
 
 def settled(config: BalanceConfig, width: int, count: int) -> BalanceConfig:
-    """`config` with the backend that ``auto`` picks for `count` vectors, whoever then balances how many of them."""
+    """`config` with ``auto`` replaced by the backend that it picks for `count` vectors in all."""
     rule = SignRule(config.sign_rule, config.damping)
     picked = choose(config.backend, device="cpu", width=width, count=count, rule=rule, float64=config.precision == "fp64")
     return config.model_copy(update={"backend": picked.name})
 
 
 def derived_seed(seed: int, index: int) -> int:
-    """A seed for each of several streams; the first has `seed` itself, so that one alone is as if there were no others."""
+    """A seed for each of several streams; the first is `seed` itself, so that a single stream is that of `seed`."""
     return seed if index == 0 else int(np.random.SeedSequence([seed % 2**64, index]).generate_state(1, np.uint64)[0])
 
 
 def to_tensors(value: Any) -> Any:
-    """A copy of a state with its NumPy arrays as CPU tensors, as ``torch.load(weights_only=True)`` wants them."""
-    import torch  # Saved states are torch's business; importing this module is not.
+    """Copy a state, with CPU tensors for NumPy arrays, as ``torch.load(weights_only=True)`` needs."""
+    import torch  # here, so that importing this module loads no torch
 
     if isinstance(value, dict):
         return {name: to_tensors(item) for name, item in value.items()}
@@ -225,7 +225,7 @@ def to_tensors(value: Any) -> Any:
 
 
 def to_arrays(value: Any) -> Any:
-    """The inverse of `to_tensors`: a copy with NumPy arrays instead of tensors."""
+    """Copy a state, with NumPy arrays for tensors: the inverse of `to_tensors`."""
     if isinstance(value, dict):
         return {name: to_arrays(item) for name, item in value.items()}
     if isinstance(value, list):

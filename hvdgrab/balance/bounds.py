@@ -22,11 +22,11 @@ CHUNK = 2**16
 
 Places = NDArray[np.int64]
 Joint = Callable[[Sequence[Places]], NDArray[np.float64]]
-"""m units of each rank -> (m, d) float64, a new array: the sums over the ranks of these units' vectors."""
+"""Takes m units of each rank, returns (m, d) float64, a new array: these units' vectors summed over the ranks."""
 
 
 class Bound(NamedTuple):
-    """Largest norms of the joint prefix sums; NaN for both where a gradient is not finite."""
+    """Largest norms of the joint prefix sums; both are NaN if a gradient is not finite."""
 
     l2: float
     linf: float
@@ -38,12 +38,12 @@ class RelativeBound(NamedTuple):
     l2: float
     linf: float
     l2_vs_random: float
-    """Over the mean of the random orders: 1.0 = random reshuffling, smaller is better; NaN where that mean is 0 or unknown."""
+    """`l2` over the mean of the random orders: 1.0 = random reshuffling, smaller is better; NaN if that mean is 0 or unknown."""
     linf_vs_random: float
 
 
 def herding_bound(gradients: Array, orders: Array) -> tuple[float, float]:
-    """How far the ranks' joint prefix sums stray from the mean: max over k of ‖Σ_{j≤k} Σ_w (g_{w, π_w(j)} - mean)‖.
+    """Compute the parallel herding bound: the maximum over k of ‖Σ_{j≤k} Σ_w (g_{w, π_w(j)} - mean)‖.
 
     The mean is over all W·n vectors.
 
@@ -52,7 +52,7 @@ def herding_bound(gradients: Array, orders: Array) -> tuple[float, float]:
         orders: (W, n) integers, row w a permutation of 0 … n - 1; NumPy or torch.
 
     Returns:
-        The bound in the ℓ2 and in the ℓ∞ norm; NaN for both where a gradient is not finite.
+        The bound in the ℓ2 and in the ℓ∞ norm; both are NaN if a gradient is not finite.
 
     Raises:
         UsageError: wrong kind or shape, or a row of `orders` that is no permutation.
@@ -62,7 +62,7 @@ def herding_bound(gradients: Array, orders: Array) -> tuple[float, float]:
 
 
 def herding_bound_stream(fetch: Callable[[int, int], Array], orders: Array, d: int) -> tuple[float, float]:
-    """`herding_bound` of vectors that are made when they are needed, such as payloads that are expanded on the fly.
+    """Compute the `herding_bound` of vectors that are made on demand, such as payloads that are expanded on the fly.
 
     Args:
         fetch: (rank, unit) -> (d,) real numbers, NumPy or torch; called twice for every unit of every rank, once for the mean
@@ -71,10 +71,10 @@ def herding_bound_stream(fetch: Callable[[int, int], Array], orders: Array, d: i
         d: length of a vector.
 
     Returns:
-        The bound in the ℓ2 and in the ℓ∞ norm; NaN for both where a vector is not finite.
+        The bound in the ℓ2 and in the ℓ∞ norm; both are NaN if a vector is not finite.
 
     Raises:
-        UsageError: wrong shape, from `fetch` too, or a row of `orders` that is no permutation.
+        UsageError: wrong shape, also of what `fetch` returns, or a row of `orders` that is no permutation.
     """
     ranks, n = _shape_of_orders(orders)
     l2, linf = HerdingBound(_fetched(fetch, d), ranks, n, d).of(orders)
@@ -82,13 +82,13 @@ def herding_bound_stream(fetch: Callable[[int, int], Array], orders: Array, d: i
 
 
 def relative_bound(gradients: Array, orders: Array, *, randoms: int = 4, seed: int = 0) -> RelativeBound:
-    """The bound of `orders` and how it compares with random orders of the same gradients; the mean is formed once for all.
+    """Compare the bound of `orders` with that of random orders of the same gradients; the mean is computed once for all.
 
     Args:
         gradients: (W, n, d), as for `herding_bound`.
         orders: (W, n), as for `herding_bound`.
         randoms: random orders to compare with, at least 1; each is one pass over the gradients.
-        seed: seeds them.
+        seed: of the random orders.
 
     Raises:
         UsageError: as `herding_bound`, or a number out of its range.
@@ -109,10 +109,10 @@ def random_orders(ranks: int, n: int, seed: int, draw: int = 0) -> Places:
 
 
 class HerdingBound:
-    """Bounds of several orders of the same vectors: the mean, which they share, costs one pass at the start.
+    """Bounds of several orders of the same vectors, which share the mean: it costs one pass at the start.
 
     Args:
-        joint: m units of each rank, W arrays (m,) -> (m, d) float64, a new array: the sums over the ranks of their vectors.
+        joint: takes m units of each rank, W arrays (m,), and returns (m, d) float64, a new array: their sums over ranks.
         ranks, n, d: ranks, units of each, length of a vector.
     """
 
@@ -128,7 +128,7 @@ class HerdingBound:
             self._drift: NDArray[np.float64] = total / max(1, n)  # W times the mean
 
     def of(self, orders: Array) -> Bound:
-        """The bound of `orders`, (W, n) integers, row w a permutation: one pass over the vectors.
+        """Compute the bound of `orders`, (W, n) integers, row w a permutation, in one pass over the vectors.
 
         Raises:
             UsageError: another shape, or a row that is no permutation.
@@ -142,7 +142,7 @@ class HerdingBound:
                 sums[0] += prefix
                 np.cumsum(sums, axis=0, out=sums)
                 prefix = sums[-1].copy()
-                # numpy's maximum, unlike max(), keeps a NaN.
+                # unlike max(), NumPy's maximum keeps a NaN
                 l2 = float(np.maximum(l2, np.sqrt(np.einsum("kd,kd->k", sums, sums)).max()))
                 linf = float(np.maximum(linf, np.abs(sums).max(initial=0.0)))
         return Bound(l2, linf) if np.isfinite(l2) and np.isfinite(linf) else Bound(float("nan"), float("nan"))

@@ -1,4 +1,4 @@
-"""Layers: which parameters take part in the ordering, and whether all of them count alike.
+"""Layers: which parameters take part in the ordering, and whether each has the same weight.
 
 A table of parameters says where each one lies in a gradient vector: a mapping of name to (start, length), or a sequence of
 (name, length) for parameters that lie one after the other.
@@ -17,13 +17,13 @@ from hvdgrab.errors import UsageError
 
 Table = Mapping[str, tuple[int, int]] | Sequence[tuple[str, int]]
 SHOWN = 5
-"""Names that an error message offers."""
+"""Most names that an error message suggests."""
 
 
 def select_layers(names: Sequence[str], globs: Iterable[str]) -> list[int]:
-    """The indices of the names that match any of the patterns, in the order of `names`.
+    """Find the indices of the names that match any of the patterns, in the order of `names`.
 
-    Patterns are those of `fnmatch`, with upper and lower case told apart: ``*`` any characters (dots too), ``?`` one,
+    Patterns are those of `fnmatch`, case-sensitive: ``*`` any characters (dots too), ``?`` one,
     ``[abc]`` one of these, ``[!abc]`` none of them::
 
         select_layers(["conv.weight", "conv.bias", "head.weight"], ["conv.*", "*.weight"]) -> [0, 1, 2]
@@ -33,7 +33,7 @@ def select_layers(names: Sequence[str], globs: Iterable[str]) -> list[int]:
         globs: patterns, at least one.
 
     Raises:
-        UsageError: no pattern, or one that matches no name; the message lists names that are near to it.
+        UsageError: no pattern, or one that matches no name; the message suggests similar names.
     """
     patterns = list(globs)
     if not patterns:
@@ -45,10 +45,10 @@ def select_layers(names: Sequence[str], globs: Iterable[str]) -> list[int]:
 
 
 def spans_of(table: Table, d: int) -> dict[str, slice]:
-    """Where each parameter lies in a gradient of `d` values.
+    """Find where each parameter lies in a gradient of `d` values.
 
     Raises:
-        UsageError: a name given twice, or a parameter that does not lie within 0 … d; lengths that do not add up to d.
+        UsageError: a name is given twice, a parameter does not lie within 0 … d, or lengths do not add up to d.
     """
     if isinstance(table, Mapping):
         spans = {name: slice(start, start + length) for name, (start, length) in table.items()}
@@ -70,8 +70,8 @@ def spans_of(table: Table, d: int) -> dict[str, slice]:
 def normalise_rows(rows: NDArray[np.floating], spans: Iterable[slice]) -> None:
     """Divide each parameter's part of each row by its ℓ2 norm, in place; parts that are zero stay zero.
 
-    Afterwards every parameter counts alike, whatever the scale of its gradient.  A part that is not finite becomes NaN, so that
-    whoever balances the row drops it.
+    Afterwards every parameter has the same weight, whatever the scale of its gradient.  A part that is not finite becomes NaN, so
+    that balancing drops the row.
 
     Args:
         rows: (m, d) floating point.
@@ -80,7 +80,7 @@ def normalise_rows(rows: NDArray[np.floating], spans: Iterable[slice]) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         for span in spans:
             part = rows[:, span]
-            # Scaled by the largest value first: squares of gradients of 1e-23 would vanish in float32.
+            # divide by the largest value first: squares of gradients of 1e-23 would underflow in float32
             part /= _one_for_zero(np.abs(part).max(axis=1, initial=0.0))[:, None]
             part /= _one_for_zero(np.sqrt(np.einsum("md,md->m", part, part)))[:, None]
 
@@ -95,7 +95,7 @@ def _near(pattern: str, names: Sequence[str]) -> str:
         return "there are no parameters"
     plain = "".join(character for character in pattern if character not in "*?[]!")
     containing = [name for name in names if plain and plain.lower() in name.lower()]
-    # Patterns rarely span whole names, so parts of them are compared too.
+    # patterns rarely span whole names, so compare with their parts too
     parts = {part: name for name in reversed(names) for part in (name, *name.split("."))}
     similar = [parts[part] for part in difflib.get_close_matches(plain.strip("."), parts, n=SHOWN)]
     near = list(dict.fromkeys([*containing, *similar]))[:SHOWN]

@@ -15,7 +15,7 @@ _VECTORS = ("h", "stale_mean", "total")
 
 
 class MeanBalance(GradientRule):
-    """Balances every unit's gradient, centred by the mean of the previous epoch, as it passes.
+    """Balances every unit's gradient as it comes, centred by the mean of the previous epoch.
 
     For each unit in the current order: c = g - m; s = +1 if <h, c> <= 0 else -1; h = h + s·c.  Units with +1 fill the next
     order from its front, units with -1 from its back.  h starts every epoch at zero, and m, the mean of the epoch before, is
@@ -29,7 +29,7 @@ class MeanBalance(GradientRule):
         order: (n,) the order of the first epoch; 0 … n - 1 by default.
 
     Raises:
-        UsageError: n below 1, d below 0, or no permutation.
+        UsageError: n below 1, d below 0, or an order that is no permutation.
     """
 
     NAME = "mean-balance"
@@ -41,10 +41,10 @@ class MeanBalance(GradientRule):
         self._stale_mean = np.zeros(d, dtype=np.float32)
 
     def next_order(self) -> NDArray[np.int64]:
-        """End the epoch, early or not: the next epoch's order becomes the current one and is returned, (n,) int64, a new array.
+        """End the epoch, early or not; make the next order the current one and return it, (n,) int64, a new array.
 
-        Units without a gradient fill the slots that the others leave free, in their current order.  An epoch without any
-        finite gradient leaves the stale mean as it was.
+        Units without a gradient fill the remaining slots in their current order.  An epoch without any finite gradient does not
+        change the stale mean.
         """
         if self._counted:
             self._stale_mean = self._total / np.float32(self._counted)

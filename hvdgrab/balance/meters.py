@@ -1,8 +1,8 @@
-"""Meters of the parallel herding bound during training, when nobody holds the units' gradients.
+"""Meters of the parallel herding bound during training, when the units' gradients are not stored.
 
-Each rank adds every unit's gradient, as it passes, to the slot it has in the current order and to the slots it has in a few
-seeded random orders.  One elementwise sum of the buffers over the ranks at the end of the epoch gives the bounds of all of
-them, hence the bound relative to random orders, at no second pass over the gradients.
+Each rank adds every unit's gradient, as it comes, to its slot in the current order and to its slots in a few seeded random
+orders.  At the end of the epoch, one elementwise sum of the buffers over the ranks gives the bounds of all these orders, and
+hence the bound relative to random orders, without a second pass over the gradients.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class BoundResult(NamedTuple):
-    """A bound; None where it is unknown (no finite gradient was added, an overflow) or not measured."""
+    """A bound; None if it is unknown (no finite gradient was added, or a sum overflowed) or not measured."""
 
     l2: float | None
     linf: float | None
@@ -34,10 +34,10 @@ class BoundResult(NamedTuple):
 
 
 class _Meter:
-    """Sums of vectors over slots of several orders.  Lives one epoch of one rank."""
+    """Sums of vectors over slots of several orders, for one epoch of one rank."""
 
     skipped: int
-    """Gradients left out because they (or their sketch) were not finite."""
+    """Gradients left out because they, or their sketches, were not finite."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class _Meter:
         self._bins = bins
         self._buffer = np.zeros((1 + randoms, bins, width + 1), dtype=np.float32)
         self._rows = self._buffer.reshape((1 + randoms) * bins, width + 1)
-        # Row u: where unit u goes in each of the random orders, as rows of the flat buffer.
+        # row u: the rows of the flat buffer to which unit u is added for each random order
         self._slots = np.empty((n, randoms), dtype=np.int64)
         for row in range(randoms):
             self._slots[:, row] = stream.permutation(n) * bins // n + (1 + row) * bins
@@ -71,16 +71,16 @@ class _Meter:
     def buffer(self) -> NDArray[np.float32]:
         """(1 + randoms, slots, width + 1): sums, and in the last column counts (exact below 2^24); to be summed over the ranks.
 
-        The meter's own memory: it changes with every `add`.
+        This is the meter's own memory, which every `add` changes.
         """
         return self._buffer
 
     def add(self, position: int, unit: int, gradient: Array) -> None:
-        """Count one unit's gradient; called once for every unit that was seen, in any order.
+        """Add one unit's gradient; called once for every unit seen, in any order.
 
         Args:
             position: where the unit stands in the current order.
-            unit: the unit; the order given at construction must hold it there.
+            unit: the unit at that position of the order given at construction.
             gradient: (d,) floating point, on any device; read only, not kept.
 
         Raises:
@@ -94,18 +94,18 @@ class _Meter:
         if not _all_finite(vector):
             self.skipped += 1
             return
-        # The vector and its count side by side: one addition a slot.  A loop over a handful of rows beats fancy indexing.
+        # vector and count lie side by side: one addition a slot; a loop over a few rows is faster than fancy indexing
         self._counted[:-1] = vector
         for slot in (position * self._bins // self.n, *self._slots[unit].tolist()):
             row = self._rows[slot]
             row += self._counted
 
     def result(self, summed: NDArray[np.float32], size: int | None = None) -> BoundResult:
-        """The bounds from the sum of all ranks' buffers; the same on every rank that holds the same sum.
+        """Compute the bounds from the sum of all ranks' buffers; equal sums give equal bounds on every rank.
 
         Args:
             summed: the elementwise sum of `buffer` over the ranks.
-            size: number of ranks, if the number of gradients is to be checked; with fewer than half of them all is unknown.
+            size: number of ranks, to check the number of gradients; with fewer than half of them every bound is unknown.
 
         Raises:
             UsageError: another shape, or more gradients than `size` ranks have units.
@@ -115,7 +115,7 @@ class _Meter:
         count = float(summed[0, :, -1].astype(np.float64).sum())
         if size is not None and count > size * self.n:
             raise UsageError(f"{count:.0f} gradients for {size} ranks of {self.n} units: one was added twice")
-        if size is not None and 2 * count < size * self.n:  # most gradients were not finite: what is left says nothing
+        if size is not None and 2 * count < size * self.n:  # most gradients were not finite
             return BoundResult(None, None, None)
         l2, linf = _slot_bound(summed[0])
         randoms = [_slot_bound(row)[0] for row in summed[1:]]
@@ -125,21 +125,21 @@ class _Meter:
 
 
 class BoundSketch(_Meter):
-    """Estimates the ℓ2 bounds from a small sketch of every gradient: 64 slots of 256 floats an order, whatever the model.
+    """Estimates the ℓ2 bounds from a small sketch of every gradient: 64 slots of 256 floats an order, for every model.
 
-    Slots are runs of consecutive positions, and the prefix sums are looked at where slots end: the largest of 64 prefixes
-    instead of all n, for the current and the random orders alike.
+    A slot is a run of consecutive positions.  Prefix sums are evaluated at the ends of slots only: the bound is the largest of 64
+    prefixes instead of all n, for the current and the random orders alike.
 
     Args:
         n: units of this rank.
         order: (n,) the current order.
         epoch: seeds the random orders, with `seed` and `rank`.
         seed: the run's seed.
-        rank: every rank draws its own random orders.
+        rank: seeds the random orders of this rank.
         fold: a linear map of a gradient to (width,) float32, the same on all ranks, with E‖fold(x)‖² = ‖x‖²
-            (`hvdgrab.compression.fold.FoldSketch`); None where `add` is given vectors that are folded already.
+            (`hvdgrab.compression.fold.FoldSketch`); None if `add` is given folded vectors.
         width: floats of a sketch.
-        bins: slots; n where n is smaller.
+        bins: most slots; there are never more than n.
         randoms: random orders to compare with.
 
     Raises:
@@ -166,7 +166,7 @@ class BoundSketch(_Meter):
 
 
 class BoundExact(_Meter):
-    """Exact bounds, ℓ∞ too: a buffer of (1 + randoms)·n·(d + 1) floats, for small models only.
+    """Computes exact bounds, in ℓ∞ too, with a buffer of (1 + randoms)·n·(d + 1) floats: for small models only.
 
     Args:
         n: units of this rank.
@@ -200,13 +200,13 @@ def _as_float32(gradient: Array) -> NDArray[np.float32]:
 
 
 def _all_finite(vector: NDArray[np.float32]) -> bool:
-    # One inner product settles it for every vector whose square does not overflow, at half the cost.
+    # one inner product decides, at half the cost, unless the square overflows
     with np.errstate(over="ignore", invalid="ignore"):
         return math.isfinite(vector.dot(vector)) or bool(np.isfinite(vector).all())
 
 
 def _slot_bound(slots: NDArray[np.float32]) -> tuple[float, float]:
-    """(ℓ2, ℓ∞) of the largest prefix sum of (slots, width + 1) sums and counts; NaN where nothing was counted."""
+    """Norms (ℓ2, ℓ∞) of the largest prefix sum of (slots, width + 1) sums and counts; NaN if nothing was counted."""
     counts = slots[:, -1].astype(np.float64)
     if counts.sum() == 0:
         return float("nan"), float("nan")

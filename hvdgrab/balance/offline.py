@@ -1,4 +1,4 @@
-"""Orders for stored gradients: what to do with a matrix of gradients, embeddings or features in a file or in memory."""
+"""Orders for stored gradients: for a matrix of gradients, embeddings or features in a file or in memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hvdgrab.config import BalanceConfig
 from hvdgrab.errors import UsageError
 
 CHUNK = 2**20
-"""Values of the differences that are balanced in one call: 4 MiB."""
+"""Values of the differences balanced in one call: 4 MiB."""
 
 
 class Pass(NamedTuple):
-    """What one pass of re-ordering brought."""
+    """The result of one pass of re-ordering."""
 
     number: int
     """Counted from 1; 0 for the orders at the start."""
@@ -34,7 +34,7 @@ class Pass(NamedTuple):
     linf: float
     """The same in ℓ∞."""
     dropped: int
-    """Pairs, or gradients, that were not balanced because they are not finite."""
+    """Pairs or gradients that were not balanced because they are not finite."""
 
 
 def order_offline(
@@ -52,10 +52,10 @@ def order_offline(
     on_pass: Callable[[Pass], object] | None = None,
     **options: Any,
 ) -> Any:
-    """Order the rows of a stored matrix by repeated balancing, as training would order units whose gradients never change.
+    """Order the rows of a stored matrix by repeated balancing, as training orders units whose gradients never change.
 
-    The matrix is only ever read, a few pairs at a time: beside it there are the orders, a running sum, and `block` rows (4 MiB)
-    of differences.  So it may be a `numpy.memmap` that is larger than the memory.
+    The matrix is only read, a few pairs at a time, and may be a `numpy.memmap` larger than the memory.  Other memory: the orders,
+    a running sum, and `block` rows (4 MiB) of differences.
 
     Example::
 
@@ -65,23 +65,23 @@ def order_offline(
     Args:
         gradients: (W, n, d) for W ranks, or (n, d) for one; float16, bfloat16, float32 or float64, NumPy or torch, any strides
             and device.
-        passes: how often to re-order; the bound falls most in the first few.
+        passes: number of re-orderings; the bound falls most in the first few.
         rule: a rule of `build_rule`.  ``cd-grab`` balances the pairs of all ranks against one running sum, pair outermost and
             rank innermost (arXiv 2302.00845); the others order each rank alone.
         seed: of the first orders and of random signs.
         orders: (W, n) or (n,) the orders to start from; by default the seed's random ones.
         config: backend, sign rule and the like.
-        parameters: where each parameter lies in a gradient, name -> (start, length) or a list of (name, length); needed for the
-            next two.
+        parameters: where each parameter lies in a gradient, name -> (start, length) or a list of (name, length); the next two
+            need it.
         layers: patterns of parameter names: only these parameters take part.
         normalise_layers: divide each parameter's part of each gradient by its norm first.
-        block: differences that are balanced in one call; any number gives the same signs, but for rounding in some backends.
-        on_pass: called with a `Pass` for the orders at the start and after each pass.  Its bounds cost one more reading of the
-            matrix each, and one for the mean.
+        block: differences balanced in one call; any number gives the same signs, except for rounding in some backends.
+        on_pass: called with a `Pass` for the orders at the start and after each pass.  Each bound costs one more pass over the
+            matrix, and the mean costs one.
         **options: of the rule, as in `build_rule`.
 
     Returns:
-        (W, n) or (n,) int64 as `gradients` has it, of the same kind and on the same device.
+        (W, n) or (n,) int64, as `gradients` has ranks or not, of the same kind and on the same device.
 
     Raises:
         UsageError: wrong kind, shape, dtype or number; a pattern that matches no parameter.
@@ -118,7 +118,7 @@ class _Matrix:
     """Where the parameters that take part lie in the D values of a row."""
     normalise: bool
     several: bool
-    """Whether orders are (W, n), not (n,)."""
+    """Whether orders are (W, n) and not (n,)."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -132,15 +132,15 @@ class _Matrix:
 
     @property
     def _whole(self) -> bool:
-        """Whether rows are what lies in memory."""
+        """Whether rows can be used as they lie in memory."""
         all_of_it = self.spans == (slice(0, self.values.shape[2]),) and not self.normalise
         return all_of_it and isinstance(self.values, np.ndarray) and self.values.flags.c_contiguous
 
     def rows(self, ranks: Places | int, units: Places, dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
-        """(m, d): the vectors of these units, a new array."""
+        """Read the vectors of these units: (m, d), a new array."""
         if isinstance(self.values, np.ndarray) and self._whole:
             every, n, d = self.values.shape
-            # Whole rows of a contiguous matrix: several times as fast as indexing along two axes.
+            # whole rows of a contiguous matrix: several times as fast as indexing along two axes
             taken = self.values.reshape(every * n, d).take(ranks * n + units, axis=0)
             with np.errstate(over="ignore"):
                 return np.asarray(taken).astype(dtype, copy=False)
@@ -149,7 +149,7 @@ class _Matrix:
         with np.errstate(over="ignore"):
             for span in self.spans:
                 parts.append(slice(start, start + span.stop - span.start))
-                # One parameter at a time: values that do not take part are never read.
+                # one parameter at a time, so that values that do not take part are never read
                 result[:, parts[-1]] = to_numpy(self.values[ranks, units, span], "gradients")
                 start = parts[-1].stop
         if self.normalise:
@@ -157,7 +157,7 @@ class _Matrix:
         return result
 
     def joint(self, units: Sequence[Places]) -> NDArray[np.float64]:
-        """As `hvdgrab.balance.bounds.Joint`."""
+        """See `hvdgrab.balance.bounds.Joint`."""
         sums = np.zeros((len(units[0]), self.d))
         for rank, row in enumerate(units):
             sums += self.rows(rank, row, np.float64)
@@ -165,12 +165,12 @@ class _Matrix:
 
 
 OnePass = Callable[[Places], tuple[Places, int]]
-"""Orders (W, n) -> the next orders (W, n), a new array, and how much was dropped."""
+"""Takes orders (W, n), returns the next orders (W, n), a new array, and the number of dropped pairs or gradients."""
 
 
 @dataclass(frozen=True)
 class _PairPasses:
-    """Passes of PairBalance: each group of ranks shares a running sum."""
+    """Passes of PairBalance, in which each group of ranks shares a running sum."""
 
     matrix: _Matrix
     groups: list[Places]
@@ -241,7 +241,7 @@ def _start(
     passes: int,
     options: dict[str, Any],
 ) -> tuple[Places, OnePass]:
-    """The first orders, and what makes the following ones."""
+    """Make the first orders and the function that computes the next ones."""
     ranks, n, d = matrix.shape
     given = None if orders is None else checked_orders(orders if matrix.several else orders[None], ranks, n)
     if rule in ("cd-grab", "id-grab") and not options:

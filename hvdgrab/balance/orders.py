@@ -20,11 +20,11 @@ Order = NDArray[np.int64]
 
 
 def next_order(order: Array, signs: Array) -> Any:
-    """The next epoch's order, a pure function of the current order and the sign bits (CD-GraB, arXiv 2302.00845, algorithm 2).
+    """Compute the next epoch's order from the current order and the sign bits (CD-GraB, arXiv 2302.00845, algorithm 2).
 
     Pair k holds the units at positions 2k and 2k + 1.  Sign +1: the first goes to slot k, the second to slot n - 1 - k;
-    sign -1: the other way round.  Sign 0, or no sign at all (the epoch was left early), marks a pair that was not balanced:
-    its units, and the last unit of an odd n, fill the free slots in their current order::
+    sign -1: the other way round.  Sign 0, or no sign because the epoch ended early, marks a pair that was not balanced: its
+    units, and the last unit of an odd n, fill the free slots in their current order::
 
         order  = [4, 2, 0, 1, 3]
         signs  = [+1, -1]
@@ -38,7 +38,7 @@ def next_order(order: Array, signs: Array) -> Any:
         (n,) int64, of the same kind (and device) as `order`; neither argument is changed or kept.
 
     Raises:
-        UsageError: `order` is no permutation, or `signs` has another shape or other values.
+        UsageError: `order` is no permutation, or `signs` has a wrong shape or wrong values.
     """
     units = _checked_order(to_numpy(order, "order"))
     bits = _checked_signs(to_numpy(signs, "signs"), len(units) // 2)
@@ -84,11 +84,11 @@ def _checked_signs(signs: NDArray[Any], most: int) -> NDArray[np.int8]:
 def seeded_order(
     rule: str, *, n: int, epoch: int, seed: int, rank: int, size: int, block_size: int | None = None
 ) -> Order:
-    """The order that a gradient-free rule gives one rank in one epoch; every rank can rebuild every other's.
+    """Compute the order that a rule without gradients gives one rank in one epoch; every rank can compute every other's.
 
     ==================  ==============================================================================================
     ``rr``              random reshuffling (D-RR): a new permutation for every epoch and rank
-    ``reshuffle``       the same permutations (what differs, the dealing of examples to units, is `hvdgrab.training.units`)
+    ``reshuffle``       the same permutations; examples are dealt to units anew every epoch (`hvdgrab.training.units`)
     ``shuffle-once``    ``rr``'s permutation of epoch 0 for ever
     ``fixed``           0, 1, …, n - 1
     ``flipflop``        even epochs as ``rr``, odd epochs the previous one reversed (Rajput et al., arXiv 2102.09718)
@@ -105,7 +105,7 @@ def seeded_order(
         n: units of each rank, at least 1.
         epoch: from 0.
         seed: 0 <= seed < 2^64.
-        rank: of 0 … size - 1.
+        rank: 0 … size - 1.
         size: number of ranks (W).
         block_size: units in a block of ``block-reversal``; by default the square root of n, rounded up.
 
@@ -114,7 +114,7 @@ def seeded_order(
 
     Raises:
         ConfigError: unknown rule or a block size below 1.
-        UsageError: a number out of its range, or a later epoch of a rule that looks at gradients.
+        UsageError: a number out of its range, or an epoch after the first of a rule that looks at gradients.
     """
     if rule not in _RULES:
         raise ConfigError(f"unknown order {rule!r}; valid are {', '.join(sorted(_RULES))}")

@@ -1,8 +1,8 @@
 """Recursive pair balance of one rank's units: PairBalance inside PairBalance, a binary tree of running sums.
 
-The idea, and the default depth, are those of the public package grab-sampler (its RecursiveBalance and RecursivePairBalance); why
-it works is the recursion of Lu, Guo and De Sa (arXiv 2205.10733, section 4: every balanced reordering halves the distance
-to the best reachable bound), done several times within one epoch instead of once an epoch.
+The idea and the default depth are those of the public package grab-sampler (its RecursiveBalance and RecursivePairBalance).  It
+works because of the recursion of Lu, Guo and De Sa (arXiv 2205.10733, section 4: every balanced reordering halves the distance to
+the best reachable bound), here done several times within an epoch instead of once an epoch.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ DEEPEST = 12
 
 
 class RecursiveBalance(GradientRule):
-    """Balances pairs at every node of a binary tree of depth `depth` (2^depth leaves) as gradients pass down it.
+    """Balances pairs at every node of a binary tree of depth `depth` (2^depth leaves) while gradients pass down the tree.
 
     All gradients enter at the root.  At every node two consecutive arrivals are a pair, balanced by the literal rule
     against the node's own running sum; with + the first goes on to the left child and the second to the right, with - the
     other way round.  The next order reads the tree from left to right: at a node, all of the left child, then the unit that
-    still waits there for a partner, then all of the right child; at a leaf the units as they came, or reversed where the leaf
-    is a right child.  So depth 1 is PairBalance, and for n a multiple of 2^depth all leaves hold equally many units.
+    still waits there for a partner, then all of the right child; at a leaf, the units as they came, or reversed if the leaf
+    is a right child.  Hence depth 1 is PairBalance, and if n is a multiple of 2^depth, all leaves hold equally many units.
 
-    Pairs at the root are those of the current order (positions 2k and 2k + 1): a unit that was skipped takes its partner with it,
-    and they and units that were never seen stand in the middle of the next order, in their current order.  A pair that is
-    not finite gets + and leaves the node's sum alone, at every node that it passes; `dropped` counts it once, at the root.
+    Pairs at the root are those of the current order (positions 2k and 2k + 1).  The partner of a skipped unit is skipped too;
+    skipped units and units never seen stand in the middle of the next order, in their current order.  A pair that is not finite
+    gets + and does not change the sum of any node that it passes; `dropped` counts it once, at the root.
 
     The state is 2·(2^depth - 1) vectors of the model's length in float32, a running sum and a waiting gradient for every node (62
-    for depth 5), of which the waiting ones are allocated when the node is first reached: meant for sketches or small models.  A
-    unit costs depth / 2 balancing steps on average.
+    for depth 5); a waiting gradient is allocated when its node is first reached.  The rule is meant for sketches or small models.
+    A unit costs depth / 2 balancing steps on average.
 
     Args:
         n: units of the rank.
         d: length of a gradient.
         order: (n,) the order of the first epoch; 0 … n - 1 by default.
         config: backend, sign rule and the like, for every node.
-        seed: of random sign rules; every node has its own stream.
+        seed: of random sign rules; every node has a stream of its own.
         depth: of the tree, 1 … 12.
 
     Raises:
-        UsageError: n below 1, d below 0, or no permutation.
+        UsageError: n below 1, d below 0, or an order that is no permutation.
         ConfigError: a depth out of range.
     """
 
@@ -81,13 +81,14 @@ class RecursiveBalance(GradientRule):
 
     def _begin(self) -> None:
         super()._begin()
-        # Positions in the current order: what waits at every node (-1: nothing), and what arrived at every leaf.
+        # positions in the current order: of the unit that waits at each node (-1: none), and of the units that arrived at each
+        # leaf
         self._waiting = [-1] * self._nodes
         self._leaves: list[list[int]] = [[] for _ in range(self._nodes + 1)]
 
     def _decide(self, vector: NDArray[np.float32]) -> int:
         second = self.position % 2 == 1
-        if second and self._waiting[0] < 0:  # The first of the pair was skipped.
+        if second and self._waiting[0] < 0:  # the first of the pair was skipped
             return 0
         decided = self._arrive(0, self.position, vector)
         if decided is None:
@@ -100,7 +101,7 @@ class RecursiveBalance(GradientRule):
         self._waiting[0] = -1
 
     def _arrive(self, node: int, position: int, vector: NDArray[np.float32]) -> tuple[int, bool] | None:
-        """Let a unit's gradient arrive at a node or leaf; what the node decided, if it decided."""
+        """Pass a unit's gradient to a node or leaf; return the sign that the node decided, or 0."""
         if node >= self._nodes:
             self._leaves[node - self._nodes].append(position)
             return None
@@ -114,7 +115,7 @@ class RecursiveBalance(GradientRule):
         signs, dropped = self._balancers[node].feed(self._difference)
         pair = ((first, kept), (position, vector))
         left, right = pair if signs[0] > 0 else pair[::-1]
-        # The children copy: this node's memory is overwritten only when its next unit arrives.
+        # the children copy, and this node's memory is overwritten only by its next unit
         self._arrive(2 * node + 1, *left)
         self._arrive(2 * node + 2, *right)
         return int(signs[0]), bool(dropped[0])
@@ -131,7 +132,7 @@ class RecursiveBalance(GradientRule):
         return result
 
     def _read(self, node: int, middle: list[int]) -> list[int]:
-        """The positions below a node from left to right, `middle` being what stands between its children."""
+        """List the positions below a node from left to right; `middle` stands between its children."""
         children = []
         for child in (2 * node + 1, 2 * node + 2):
             if child >= self._nodes:
@@ -166,7 +167,7 @@ class RecursiveBalance(GradientRule):
 
 
 def _stored(vector: NDArray[np.float32], memory: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """A copy of `vector`, in `memory` where there is some."""
+    """Copy `vector`, to `memory` if there is some."""
     result = np.empty_like(vector) if memory is None else memory
     result[...] = vector
     return result

@@ -1,7 +1,7 @@
 """Rules that order the units of ONE rank, behind one interface (`hvdgrab.balance.base.Rule`) and one function, `build_rule`.
 
-Rules that coordinate several ranks (`cd-grab` with W > 1) need all of them: `hvdgrab.balance.order_offline` for stored gradients,
-`hvdgrab.coordinator` for training.
+A rule that coordinates several ranks (`cd-grab` with W > 1) needs all of them: see `hvdgrab.balance.order_offline` for stored
+gradients and `hvdgrab.coordinator` for training.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from hvdgrab.config import GRADIENT_ORDERS, ORDERS, BalanceConfig
 from hvdgrab.errors import ConfigError, StateError, UsageError
 
 SEEDED = tuple(name for name in ORDERS if name not in GRADIENT_ORDERS)
-"""Rules that look at no gradient."""
+"""Rules that do not look at gradients."""
 BALANCED = GRADIENT_ORDERS
-"""Rules that do."""
+"""Rules that look at gradients."""
 
 
 class PairRule(GradientRule):
-    """PairBalance of one rank's own pairs (CD-GraB, arXiv 2302.00845, algorithm 1 for one worker; ID-GraB on each of several).
+    """Balances one rank's own pairs (CD-GraB, arXiv 2302.00845, algorithm 1 for one worker; ID-GraB on each of several).
 
-    Pair k is the units at positions 2k and 2k + 1 of the current order; its sign decides their slots as `next_order` says.  A
-    unit that was skipped leaves its pair without a sign.  A pair that is not finite gets + and leaves the running sum alone;
-    `dropped` counts them.
+    Pair k is the units at positions 2k and 2k + 1 of the current order; its sign decides their slots as in `next_order`.  The
+    pair of a skipped unit has no sign.  A pair that is not finite gets + and does not change the running sum; `dropped` counts
+    such pairs.
 
     The state is two float32 vectors of the model's length: the running sum and the first gradient of a pair.
 
@@ -92,7 +92,7 @@ class PairRule(GradientRule):
 
 
 class SeededRule(GradientRule):
-    """The rules of `seeded_order` (sources there): functions of seed, epoch and rank; gradients are counted, never looked at.
+    """The rules of `seeded_order`, functions of seed, epoch and rank; gradients are counted and otherwise ignored.
 
     Args:
         name: one of `SEEDED`.
@@ -114,7 +114,7 @@ class SeededRule(GradientRule):
         super().__init__(n, 0, seeded_order(name, epoch=0, **self._settings))
 
     def add(self, gradient: Array | None) -> int:
-        """Count the next unit of the current order; `gradient` may be anything.  Always 0.
+        """Count the next unit of the current order; `gradient` may be anything, and the result is always 0.
 
         Raises:
             UsageError: more gradients than units.
@@ -143,7 +143,7 @@ class SeededRule(GradientRule):
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What `build_rule` was asked for."""
+    """The arguments of `build_rule`."""
 
     name: str
     n: int
@@ -156,7 +156,7 @@ class _Wanted:
     options: dict[str, Any] = field(default_factory=dict)
 
     def first_order(self) -> Array:
-        """The order given, or that of `rr` in epoch 0: all rules of one seed that look at gradients share their first epoch."""
+        """The order given, or that of `rr` in epoch 0: for one seed, all rules that look at gradients share their first epoch."""
         if self.order is not None:
             return self.order
         return seeded_order("rr", n=self.n, epoch=0, seed=self.seed, rank=self.rank, size=self.size)
@@ -174,7 +174,7 @@ def build_rule(
     order: Array | None = None,
     **options: Any,
 ) -> Rule:
-    """The rule of a name that orders one rank's units.
+    """Build the rule `name`, which orders one rank's units.
 
     ====================  ========================================================================================
     ``grab``              mean balance with the stale mean (`MeanBalance`; arXiv 2205.10733)
@@ -191,13 +191,13 @@ def build_rule(
         seed: of the first order, of seeded rules and of random sign rules.
         rank: the rank that the rule is for.
         size: number of ranks (W).
-        config: how pair differences are balanced; ``grab`` has no pairs and takes only the default, seeded rules do not use it.
-        order: (n,) the order of the first epoch, of a rule that looks at gradients; by default that of ``rr`` in epoch 0.
+        config: how pair differences are balanced; ``grab`` has no pairs and accepts only the default, seeded rules ignore it.
+        order: (n,) the first order of a rule that looks at gradients; by default that of ``rr`` in epoch 0.
         **options: of the rule, see above.
 
     Raises:
-        ConfigError: unknown rule or option, or a setting that the rule cannot follow.
-        UsageError: a number out of its range, ``cd-grab`` of several ranks, or a first order that is none.
+        ConfigError: unknown rule or option, or a setting that the rule does not support.
+        UsageError: a number out of its range, ``cd-grab`` of several ranks, or a first order that is no permutation.
     """
     if name not in _BUILDERS:
         raise ConfigError(f"unknown rule {name!r}; valid are {', '.join(sorted(_BUILDERS))}")
@@ -208,7 +208,7 @@ def build_rule(
 
 
 def _mean(wanted: _Wanted) -> Rule:
-    # Its own loop is NumPy's, so "reference" asks for nothing else.
+    # its loop is in NumPy, as "reference" is
     own = {**BalanceConfig().model_dump(), "backend": wanted.config.backend if wanted.config.backend == "reference" else "auto"}
     changed = [name for name, value in wanted.config if value != own[name]]
     if changed:

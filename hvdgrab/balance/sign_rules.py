@@ -1,7 +1,7 @@
-"""Sign rules: how the inner product of a vector with the running sum becomes +1 or -1.
+"""Sign rules: how +1 or -1 follows from the inner product of a vector with the running sum.
 
 All three are one comparison, s = +1 if <h, d> <= (1 - 2u)·a else -1, with u uniform in [0, 1) and a threshold a >= 0; hence
-P(+1) = 1/2 - <h, d>/(2a), cut off at 0 and 1.
+P(+1) = 1/2 - <h, d>/(2a), clipped to 0 … 1.
 
 ===========  =====================================================================================================
 ``greedy``   a = 0, no randomness: the sign that does not lengthen the sum (PairBalance: Cooper et al., NeurIPS 2023,
@@ -13,9 +13,9 @@ P(+1) = 1/2 - <h, d>/(2a), cut off at 0 and 1.
              σ² = σ² + b²·max(0, 1 + (b² - 2a)·σ²/a²), σ = 0 at the start of an epoch
 ===========  =====================================================================================================
 
-The proof of the walk wants c = 30·ln(vectors · dimension / δ); with that its signs are nearly independent of the sum at any
-number of vectors that a training epoch has, so c = 1 here.  δ = 1/2 for every vector; the union bound of the theory, whose
-δ falls with the number of vectors, would likewise only bring the signs nearer to chance.
+The proof of the walk needs c = 30·ln(vectors · dimension / δ).  For the number of vectors of a training epoch, that makes the
+signs nearly independent of the sum, so c = 1 here.  Likewise δ = 1/2 for every vector; the union bound of the theory, whose δ
+falls with the number of vectors, would only bring the signs nearer to chance.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _WORD = 2**64
 
 
 def threshold(code: int, square: float, state: NDArray[np.float64]) -> float:
-    """The threshold a for a vector of squared norm `square`; updates the rule's one number, (1,): R² (walk) or σ² (halving).
+    """Compute the threshold a for a vector of squared norm `square`; update the rule's state, (1,): R² (walk) or σ² (halving).
 
-    Plain arithmetic only: the compiled backend compiles this very function.
+    Plain arithmetic only, because the compiled backend compiles this function.
     """
     if code == WALK:
         state[0] = max(state[0], square)
@@ -46,24 +46,24 @@ def threshold(code: int, square: float, state: NDArray[np.float64]) -> float:
     if code == HALVING and square > 0.0:
         variance = float(state[0])
         a = max(math.sqrt(square) * math.sqrt(variance) * math.sqrt(HALVING_PENALTY), square)
-        # Divided twice by a instead of once by a², which underflows first.
+        # divide twice by a instead of once by a², which underflows first
         state[0] = variance + square * max(0.0, 1.0 + (square / a - 2.0) * (variance / a))
         return a
     return 0.0
 
 
 def decide(product: float, threshold: float, uniform: float) -> int:
-    """+1 or -1; greedy where the threshold is 0.  Worked example: product 1, threshold 2 gives +1 for u <= 1/4."""
+    """Decide +1 or -1; greedy if the threshold is 0.  Worked example: product 1, threshold 2 gives +1 for u <= 1/4."""
     return 1 if product <= (1.0 - 2.0 * uniform) * threshold else -1
 
 
 def uniforms(seed: int, epoch: int, first: int, count: int) -> NDArray[np.float64]:
-    """Numbers `first` … `first + count - 1` of the stream of (seed, epoch): (count,) float64 in [0, 1).
+    """Draw the numbers `first` … `first + count - 1` of the stream of (seed, epoch): (count,) float64 in [0, 1).
 
-    A counter-based generator (Philox: Salmon et al., SC 2011): each number is a function of (seed, epoch, its index) alone, so
-    that no grouping of vectors into calls, and no save and restore, can change it.
+    The generator is counter-based (Philox: Salmon et al., SC 2011): each number depends on (seed, epoch, its index) alone, so
+    that neither the grouping of vectors into calls nor save and restore can change it.
     """
-    # One counter yields four 64-bit words.
+    # a counter yields four 64-bit words
     counter, skip = divmod(first, 4)
     stream = np.random.Philox(counter=counter, key=np.array([seed, epoch], dtype=np.uint64))
     words = np.asarray(stream.random_raw(skip + count), dtype=np.uint64)[skip:]
@@ -76,7 +76,7 @@ class SignRule:
 
     Args:
         kind: "greedy", "walk" or "halving".
-        damping: what the running sum is multiplied by before each vector that is not dropped, 0 < damping <= 1.
+        damping: factor of the running sum before each vector that is not dropped, 0 < damping <= 1.
         seed: of the random rules, 0 <= seed < 2^64.
 
     Raises:
@@ -98,16 +98,16 @@ class SignRule:
 
     @property
     def plain(self) -> bool:
-        """Whether this is PairBalance as published: greedy, nothing forgotten."""
+        """Whether this is PairBalance as published: greedy, without damping."""
         return self.code == GREEDY and self.damping == 1.0
 
     def draw(self, count: int) -> NDArray[np.float64]:
-        """The uniform numbers of the next `count` vectors, which are counted by this: (count,) float64; zeros if greedy."""
+        """Count the next `count` vectors and draw their uniform numbers: (count,) float64; zeros if greedy."""
         first, self.index = self.index, self.index + count
         return np.zeros(count) if self.code == GREEDY else uniforms(self.seed, self.epoch, first, count)
 
     def begin_epoch(self, carry_over: bool = False, epoch: int | None = None) -> None:
-        """Go on to the random numbers of an epoch, the next by default; the rule's own number is kept only if carried over."""
+        """Start the random numbers of an epoch, the next by default; keep the rule's state only if carried over."""
         self.epoch = self.epoch + 1 if epoch is None else epoch
         self.index = 0
         if not carry_over:
@@ -125,7 +125,7 @@ class SignRule:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was called.
+        """Resume at the point at which `state_dict` was called.
 
         Raises:
             StateError: saved by another rule, damping or seed.
@@ -138,6 +138,6 @@ class SignRule:
 
 
 def refuse_bad_sum(h: NDArray[Any]) -> None:
-    """Raise UsageError where the running sum is not finite: every vector would be dropped."""
+    """Raise UsageError if the running sum is not finite, because every vector would be dropped."""
     if not np.isfinite(h).all():
         raise UsageError("running_sum holds non-finite values: every pair would be dropped; start the epoch with zeros")

@@ -16,7 +16,7 @@ WORD = 2**32
 
 
 class Purpose(enum.IntEnum):
-    """What a stream is drawn for.  The numbers are part of every saved run: never renumber them."""
+    """Purpose of a stream.  The numbers are part of every saved run: never renumber them."""
 
     RR = 1
     BLOCKS = 2
@@ -27,13 +27,13 @@ class Purpose(enum.IntEnum):
 
 
 def generator(seed: int, purpose: Purpose, epoch: int = 0, rank: int = 0) -> np.random.Generator:
-    """The stream of (seed, purpose, epoch, rank).
+    """Make the stream of (seed, purpose, epoch, rank).
 
     Args:
         seed: the run's seed, 0 <= seed < 2^64.
-        purpose: what the stream is for.
+        purpose: of the stream.
         epoch: 0 <= epoch < 2^32.
-        rank: 0 <= rank < 2^32; 0 where all ranks must draw the same.
+        rank: 0 <= rank < 2^32; 0 if all ranks must draw the same.
 
     Raises:
         UsageError: a number lies outside its range.
@@ -41,6 +41,6 @@ def generator(seed: int, purpose: Purpose, epoch: int = 0, rank: int = 0) -> np.
     for name, value, limit in (("seed", seed, WORD * WORD), ("epoch", epoch, WORD), ("rank", rank, WORD)):
         if not 0 <= value < limit:
             raise UsageError(f"{name} must lie in 0 … {limit - 1}, not {value}")
-    # A fixed number of 32-bit words: SeedSequence would otherwise split a long seed and mix up its neighbours.
+    # a fixed number of 32-bit words: otherwise SeedSequence splits a long seed into words that other seeds share
     words = [int(seed) % WORD, int(seed) // WORD, int(purpose), int(epoch), int(rank)]
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))

@@ -1,8 +1,8 @@
-"""Compression of pair differences.  Knows no MPI: what goes in is a vector, what comes out are bytes."""
+"""Compression of pair differences: from vectors to bytes and back, without MPI."""
 
 from __future__ import annotations
 
-from hvdgrab.compression import dense as _dense  # noqa: F401 - each entered into the registry by being imported
+from hvdgrab.compression import dense as _dense  # noqa: F401 - importing a compressor registers it
 from hvdgrab.compression import topk as _topk  # noqa: F401
 from hvdgrab.compression.base import Compressor, Info
 from hvdgrab.compression.fold import FoldSketch

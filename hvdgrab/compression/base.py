@@ -1,4 +1,4 @@
-"""What every compressor of pair differences offers: `Compressor` and its `Info` record."""
+"""The interface of every compressor of pair differences: `Compressor` and its `Info` record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Info:
-    """What a compressor is; equal on all ranks of a run."""
+    """Facts about a compressor; equal on all ranks of a run."""
 
     kind: str
     """Its name in `hvdgrab.compression.build_compressor`."""
@@ -26,82 +26,83 @@ class Info:
     lossless: bool
     """Whether expand(compress(a)) equals a, bit for bit."""
     options: tuple[tuple[str, Any], ...] = ()
-    """The options it was built with, defaults included: (name, value) sorted by name."""
+    """Its options, defaults included: (name, value) sorted by name."""
 
 
 @runtime_checkable
 class Compressor(Protocol):
-    """Turns a pair difference into a payload whose size is known beforehand, and back into what PairBalance sees.
+    """Turns a pair difference into a payload of a size known in advance, and back into what PairBalance sees.
 
-    Neither direction keeps a reference to what it was given: the caller may change or reuse it at once.  NaN and infinities
-    expand to non-finite values, finite values to finite ones.
+    Neither direction keeps a reference to its input, which the caller may change at once.  NaN and infinities expand to
+    non-finite values, finite values to finite ones.
     """
 
     @property
     def info(self) -> Info:
-        """What this compressor is."""
+        """Facts about this compressor."""
 
     @property
     def projection(self) -> FoldSketch | None:
-        """The linear map (d,) -> (width(d),) that comes before encoding, or None: a sum of its images is the image of a sum."""
+        """The linear map (d,) -> (width(d),) that is applied before encoding, or None."""
 
     def width(self, d: int) -> int:
-        """Length of the expanded vector of a difference of d values."""
+        """Length of the vector that a difference of d values expands to."""
 
     def wire_bytes(self, d: int) -> int:
-        """Bytes of the payload of a difference of d values, known before compressing, the same for all of them."""
+        """Bytes of the payload of any difference of d values."""
 
     def compress(self, difference: torch.Tensor, out: NDArray[np.uint8] | None = None) -> Payload:
-        """Compress one difference: `encode` of its projection, or of itself where there is none.
+        """Compress one difference: `encode` its projection, or itself if there is no projection.
 
         Args:
             difference: (d,) floating point, on any device; read only.
-            out: (wire_bytes(d),) uint8, contiguous: memory for the payload; new memory by default.
+            out: (wire_bytes(d),) uint8, contiguous, receives the payload; new memory by default.
 
         Raises:
-            UsageError: another shape or dtype.
+            UsageError: wrong shape or dtype.
         """
 
     def encode(self, vector: torch.Tensor | NDArray[np.float32], out: NDArray[np.uint8] | None = None) -> Payload:
-        """The second half of `compress`, for vectors that are projected already (streamed, summed piece by piece).
+        """Compress a vector that has been projected already (streamed, summed piece by piece): the second half of `compress`.
 
         Args:
             vector: (width(d),) float32; read only.
             out: as in `compress`.
 
         Raises:
-            UsageError: another shape or dtype.
+            UsageError: wrong shape or dtype.
         """
 
     def expand(self, payload: Payload, out: torch.Tensor | None = None) -> torch.Tensor:
-        """What PairBalance sees of a difference.
+        """Expand a payload to what PairBalance sees of a difference.
 
         Args:
-            payload: from `compress`, or the bytes of one, at any address.
-            out: (width(d),) float32 on the host, any strides: memory for the result; new memory by default.
+            payload: from `compress`, or its bytes at any address.
+            out: (width(d),) float32 on the host, any strides, receives the result; new memory by default.
 
         Returns:
             (width(d),) float32 on the host.
 
         Raises:
-            PayloadError: foreign, truncated, damaged, of another version, kind or shape, or not of `out`'s length; says which.
-            UsageError: `out` cannot hold any payload of this compressor.
+            PayloadError: the payload is foreign, truncated, damaged, of another version, kind or shape, or not of `out`'s length;
+                the message tells which.
+            UsageError: `out` fits no payload of this compressor.
         """
 
     def expand_many(self, payloads: NDArray[np.uint8], out: torch.Tensor) -> None:
-        """`expand` of several payloads at once, which is faster for short ones.  `out` is written only where all are sound.
+        """Expand several payloads at once, which is faster for short ones.  `out` is written only if all are valid.
 
         Args:
             payloads: (m, wire_bytes(d)) uint8, each row contiguous.
             out: (m, width(d)) float32 on the host, any strides.
 
         Raises:
-            PayloadError: as `expand`; the message begins with ``row i:``.
+            PayloadError: as for `expand`; the message begins with ``row i:``.
             UsageError: wrong shapes.
         """
 
     def tolerance(self, difference: torch.Tensor) -> NDArray[np.float64]:
-        """How far each value of expand(compress(difference)) may be from the projection, or the difference, itself.
+        """Bound the distance of each value of expand(compress(difference)) from the projection, or the difference, itself.
 
         Args:
             difference: (d,) floating point, finite.

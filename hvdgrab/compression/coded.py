@@ -1,4 +1,4 @@
-"""What all compressors share: a vector, perhaps projected first, goes through a value encoder into a sealed payload."""
+"""Base of all compressors: project a vector if there is a projection, encode its values, and seal the payload."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Coded:
-    """A compressor that sends every value of its vector through one encoder; others override what they do differently.
+    """A compressor that sends every value of its vector through one encoder; subclasses override what they do differently.
 
-    See `hvdgrab.compression.base.Compressor` for what the public methods promise.
+    `hvdgrab.compression.base.Compressor` documents the public methods.
     """
 
     projection: FoldSketch | None = None
@@ -32,15 +32,15 @@ class Coded:
 
     @property
     def info(self) -> Info:
-        """What this compressor is."""
+        """See `hvdgrab.compression.base.Compressor.info`."""
         return self._info
 
     def width(self, d: int) -> int:
-        """d."""
+        """See `hvdgrab.compression.base.Compressor.width`; d."""
         return d
 
     def wire_bytes(self, d: int) -> int:
-        """Header, and what the encoder makes of the values."""
+        """See `hvdgrab.compression.base.Compressor.wire_bytes`: the header and the encoded values."""
         return HEADER_BYTES + self._body_bytes(self.width(d))
 
     def compress(self, difference: torch.Tensor, out: Bytes | None = None) -> Payload:
@@ -92,7 +92,7 @@ class Coded:
         return difference if self.projection is None else self.projection.fold(difference)
 
     def _expected(self, data: Bytes, room: int | None) -> Envelope:
-        """The header that a payload must have: of the length wanted, where that is known before looking at it."""
+        """The header that a payload must have; its length is taken from the payload if nothing else gives it."""
         d = self.projection.width if self.projection is not None else length(data) if room is None else room
         if room is not None and room != d:
             raise UsageError(f"the result has {d} float32 values, not {room}")
@@ -107,22 +107,22 @@ class Coded:
         return latest
 
     def _most(self) -> int:
-        """The length of the longest vector that can travel."""
+        """Values of the longest vector that a payload can hold."""
         return 2**64 - 1
 
     def _carried(self, d: int) -> int:
-        """Values that travel of a vector of d."""
+        """How many of d values are sent."""
         return d
 
     def _body_bytes(self, d: int) -> int:
-        """Bytes after the header, for a vector of d values."""
+        """Bytes after the header for a vector of d values."""
         return self._encoder.nbytes(d)
 
     def _write(self, values: Floats, body: Bytes) -> None:
         self._encoder.encode(values, body)
 
     def _read(self, bodies: Bytes, out: Floats) -> None:
-        """`bodies` (m, bytes), one row a payload, to the rows of `out` (m, d)."""
+        """Decode `bodies` (m, bytes), one row a payload, to the rows of `out` (m, d)."""
         self._encoder.decode(bodies, out)
 
     def _tolerance(self, values: Floats) -> NDArray[np.float64]:
@@ -130,7 +130,7 @@ class Coded:
 
 
 def _on_host(vector: torch.Tensor | Floats) -> Floats:
-    """As contiguous float32; the vector's own memory where that is possible."""
+    """The vector as contiguous float32; its own memory if possible."""
     if isinstance(vector, torch.Tensor):
         if vector.dtype != torch.float32 or not vector.is_cpu or vector.requires_grad:
             vector = vector.detach().to("cpu", torch.float32)

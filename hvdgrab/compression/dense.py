@@ -36,7 +36,7 @@ class Bytewise(Coded):
     """Sends every value in 8 bits, with a scale for each block (d + 4·d/block bytes).
 
     Args:
-        block: values that share a scale.
+        block: number of values that share a scale.
 
     Raises:
         ConfigError: a block below 1.

@@ -1,7 +1,7 @@
-"""Value encoders: how float32 values become bytes.  Small parts that every compressor is composed of.
+"""Value encoders, the parts of compressors that turn float32 values into bytes and back.
 
 An encoder knows nothing of headers, selections or sketches.  Bytes may lie at any address; results may have any strides.
-NaN and infinities stay non-finite (perhaps with more of their neighbours), and finite values stay finite.
+NaN and infinities stay non-finite, and may make neighbours non-finite; otherwise finite values stay finite.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
 BLOCK = 256
-"""Values that share a scale in `Int8`, by default."""
+"""Number of values that share a scale in `Int8`, by default."""
 CHUNK = 2**16
-"""Values converted at a time: working memory does not grow with the vector."""
+"""Values converted at a time, so that working memory does not grow with the vector."""
 
 _LARGEST = float(np.finfo(np.float32).max)
 _LARGEST_OF_8_BITS, _LARGEST_OF_11_BITS = (2.0**128 - 2.0 ** (127 - bits) for bits in (7, 10))
@@ -36,7 +36,7 @@ class Encoder(Protocol):
     dtype: str
     """Its name in settings, headers and tables: four characters."""
     block: int
-    """Values that share a scale, or 0."""
+    """Number of values that share a scale, or 0."""
     lossless: bool
     """Whether decode(encode(values)) equals values, bit for bit."""
 
@@ -50,11 +50,11 @@ class Encoder(Protocol):
         """Write the values of each row of `raw`, (m, nbytes(n)) uint8, to the rows of `out`, (m, n) float32."""
 
     def tolerance(self, values: Floats) -> NDArray[np.float64]:
-        """How far each value may be from itself, encoded and decoded: (n,) float64; for finite values."""
+        """Bound the error of each value after encoding and decoding: (n,) float64; for finite values."""
 
 
 class Float32:
-    """The values themselves: 4 bytes each."""
+    """Sends the values themselves: 4 bytes each."""
 
     dtype, block, lossless = "fp32", 0, True
 
@@ -76,11 +76,11 @@ class Float32:
 
 
 class Float16:
-    """Half precision under one common power of two: 2 bytes each, and 4.
+    """Sends half precision under one common power of two: 2 bytes each, and 4.
 
-    The largest magnitude is brought to 2^14 … 2^15, so that nothing overflows at 65,504, and values down to 2^-28 of the
-    largest keep 11 bits however small they all are.  Scaling by a power of two rounds nothing.  Finite values beyond the
-    largest float32 of 11 bits, 3.401e38, become that.
+    The largest magnitude is scaled to 2^14 … 2^15, so that nothing overflows at 65,504, and values down to 2^-28 of the largest
+    keep 11 bits however small they all are.  Scaling by a power of two is exact.  Finite values beyond the largest float32 of
+    11 bits, 3.401e38, saturate to it.
     """
 
     dtype, block, lossless = "fp16", 0, False
@@ -112,7 +112,7 @@ class Float16:
 
 
 class BFloat16:
-    """The upper half of a float32, rounded: 2 bytes each.  Finite values beyond its largest, 3.39e38, become that."""
+    """Sends the upper half of a float32, rounded: 2 bytes each.  Finite values beyond its largest, 3.39e38, saturate to it."""
 
     dtype, block, lossless = "bf16", 0, False
 
@@ -137,12 +137,12 @@ class BFloat16:
 
 
 class Int8:
-    """Whole numbers of -127 … 127 times a float32 scale for each block: 1 byte each, and 4 a block.
+    """Sends whole numbers of -127 … 127 times a float32 scale for each block: 1 byte each, and 4 a block.
 
     A block's scale is its largest magnitude / 127.  One value that is not finite makes its whole block NaN.
 
     Args:
-        block: values that share a scale, at least 1.
+        block: number of values that share a scale, at least 1.
 
     Raises:
         ConfigError: a block below 1.
@@ -184,13 +184,13 @@ class Int8:
             np.multiply(codes[:, whole * block :], scales[:, whole:], out=out[:, whole * block :])
 
     def tolerance(self, values: Floats) -> NDArray[np.float64]:
-        """Half of the block's scale, and what rounding to float32 adds."""
+        """Half of the block's scale, and the rounding to float32."""
         largest = np.maximum.reduceat(np.abs(values).astype(np.float64), np.arange(0, len(values), self.block), dtype=np.float64)
         return np.repeat(largest * (0.5 / 127 + 2.0**-22) + float(_SMALLEST), self.block)[: len(values)]
 
 
 class Sign:
-    """One bit a value and one float32 scale, the mean magnitude (which minimises the squared error): n/8 bytes, and 4.
+    """Sends one bit a value and one float32 scale, the mean magnitude (which minimises the squared error): n/8 bytes, and 4.
 
     Zero counts as positive.  One value that is not finite makes all of them non-finite.
     """
@@ -198,7 +198,7 @@ class Sign:
     dtype, block, lossless = "sign", 0, False
 
     def nbytes(self, n: int) -> int:
-        """4, and one for each started eight."""
+        """4, and one for each started group of eight values."""
         return 4 + -(-n // 8)
 
     def encode(self, values: Floats, out: Bytes) -> None:
@@ -214,40 +214,40 @@ class Sign:
         out *= raw[:, :4].view(np.float32)
 
     def tolerance(self, values: Floats) -> NDArray[np.float64]:
-        """The distance of the value's magnitude from the mean one."""
+        """The distance of the value's magnitude from the mean magnitude."""
         sizes = np.abs(values.astype(np.float64))
         mean = sizes.mean() if len(values) else 0.0
         return np.abs(sizes - mean) + (sizes + mean) * 2.0**-23 + float(_SMALLEST)
 
 
 def peak(values: Floats) -> float:
-    """The largest magnitude; NaN where there is one, 0 for no values."""
+    """The largest magnitude; NaN if there is a NaN, 0 if there are no values."""
     return max(float(values.max()), -float(values.min())) if len(values) else 0.0
 
 
 def chunks(n: int) -> list[slice]:
-    """0 … n in slices of at most `CHUNK`."""
+    """Divide 0 … n into slices of at most `CHUNK`."""
     return [slice(start, min(n, start + CHUNK)) for start in range(0, n, CHUNK)]
 
 
 def _saturated(values: Floats, largest: float, bound: float) -> Floats:
-    """The values, cut off at `bound` lest rounding make them infinite; themselves where `largest` of them needs no such thing."""
+    """Clip the values to `bound`, so that rounding makes none infinite; return them as they are if `largest` is within it."""
     return np.clip(values, -bound, bound) if bound < largest < np.inf else values
 
 
 def _exponent(largest: float) -> int:
-    """The power of two that brings a magnitude to 2^14 … 2^15; 0 for zero, NaN and infinity."""
+    """The exponent of the power of two that scales a magnitude to 2^14 … 2^15; 0 for zero, NaN and infinity."""
     if not 0 < largest < np.inf:
         return 0
     return min(126, 15 - int(np.frexp(largest)[1]))
 
 
 def _quotients(values: Floats, scales: Floats) -> Floats:
-    """`values` (rows, n) over the scale of their row, to whole numbers; writes the scales (rows,)."""
+    """Round `values` (rows, n), divided by the scale of their row, to whole numbers; write the scales (rows,)."""
     quotients = np.abs(values)
     largest = np.maximum.reduce(quotients, axis=1)
     ordinary = largest.tolist()
-    if min(ordinary) > _SCALE_SMALL and sum(ordinary) < _SCALE_LARGE:  # the sum is NaN or infinite where one of them is
+    if min(ordinary) > _SCALE_SMALL and sum(ordinary) < _SCALE_LARGE:  # the sum is NaN or infinite if one of them is
         np.multiply(largest, _PER_STEP, out=scales)
         np.divide(values, scales[:, None], out=quotients)
     else:
@@ -256,10 +256,10 @@ def _quotients(values: Floats, scales: Floats) -> Floats:
 
 
 def _quotients_of_extremes(values: Floats, largest: Floats, scales: Floats, quotients: Floats) -> None:
-    """The same with rows that hold only zeros, denormal, very large or non-finite numbers."""
+    """Do the same for rows of only zeros, and of denormal, very large or non-finite numbers."""
     finite = np.isfinite(largest)
     scale = np.minimum(np.where(finite, largest, 0) * _PER_STEP, _LARGEST_SCALE)
-    # A denormal scale is rounded up, lest the quotient pass 127.
+    # round a denormal scale up, so that the quotient does not exceed 127
     scale = np.where((largest > 0) & (scale < np.float32(_SCALE_SMALL)), scale + _SMALLEST, scale)
     np.copyto(scales, np.where(finite, scale, np.float32(np.nan)))
     rows = finite & (scale > 0)
@@ -268,8 +268,8 @@ def _quotients_of_extremes(values: Floats, largest: Floats, scales: Floats, quot
 
 
 def _tensor(raw: NDArray[np.generic]) -> torch.Tensor:
-    """Bytes from the wire as torch takes them without complaint: aligned, writable, rows at whole values; a copy where not."""
-    # A single row may have any stride and still count as contiguous, so that only a plain copy mends it.
+    """Bytes from the wire in a form that torch accepts: aligned, writable, rows at whole values; copied if they are not."""
+    # a single row counts as contiguous with any stride, so that only a plain copy helps
     whole = all(stride % raw.itemsize == 0 for stride in raw.strides)
     return torch.from_numpy(np.require(raw, requirements=["A", "W"]) if whole else raw.copy())
 
@@ -278,10 +278,10 @@ ENCODERS = {encoder.dtype: encoder for encoder in (Float32, Float16, BFloat16, I
 
 
 def encoder_of(dtype: str, valid: tuple[str, ...], kind: str) -> Encoder:
-    """The encoder that a ``dtype`` option names.
+    """Make the encoder that a ``dtype`` option names.
 
     Raises:
-        ConfigError: not one of `valid`.
+        ConfigError: `dtype` is not one of `valid`.
     """
     if dtype not in valid:
         raise ConfigError(f"the compressor {kind!r} has no dtype {dtype!r}; valid are {', '.join(valid)}")

@@ -1,16 +1,16 @@
-"""``sketch``: the signed fold sketch of a difference, a vector of any length folded into `width` floats, its values encoded.
+"""``sketch``: the signed fold sketch, which folds a vector of any length into `width` floats, and the compressor that sends it.
 
-A count sketch with structured signs (Charikar, Chen and Farach-Colton, 2002, for the sketch).  Coordinate i lies in row
-i // buckets and falls into bucket i mod buckets, where `buckets` is the largest prime up to `width`; the values after them are 0.
-With a width of 2^k the columns of a matrix that is 2^j wide would only ever meet themselves: on the gradients of the LSTM
-example, 32 columns wide, inner products were 2 to 3 times as noisy with 4,096 buckets as with 4,093.
+It is a count sketch (Charikar, Chen and Farach-Colton, 2002) with structured signs.  Coordinate i lies in row i // buckets and is
+added to bucket i mod buckets, `buckets` being the largest prime up to `width`; the values after them are 0.  With 2^k buckets, a
+bucket would hold a single column of a matrix that is 2^j wide: on the gradients of the LSTM example, 32 columns wide, inner
+products were 2 to 3 times as noisy with 4,096 buckets as with 4,093.
 
-Its sign is that of its block (64 rows) times that of its place in the pool (row mod 64, bucket): coordinates that share a bucket
-have pairwise independent signs, hence E‖S(x)‖² = ‖x‖² over the seeds.  One block has one sign: where its blocks are alike, as
-those of a matrix of a million values that is nearly of rank one, inner products of a single seed are up to 10 times as noisy as a
-count sketch's (measured: errors of .03–.14 instead of .013), which was not seen to change the orders' bound.
+A coordinate's sign is that of its block (64 rows) times that of its place in the pool (row mod 64, bucket).  Coordinates that
+share a bucket have pairwise independent signs, hence E‖S(x)‖² = ‖x‖² over the seeds.  A block has one sign: if blocks are alike,
+as in a matrix of a million values that is nearly of rank one, inner products of a single seed are up to 10 times as noisy as a
+count sketch's (measured: errors of .03–.14 instead of .013), without a visible effect on the orders' bound.
 
-Signs are hashes of (seed, coordinate) alone: never of a device, rank, thread or call.
+Signs are hashes of (seed, coordinate) alone, independent of device, rank, thread and call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BLOCK_STREAM, _POOL_STREAM = 1, 2
 
 
 class FoldSketch:
-    """Folds vectors to `width` floats; linear, so that the sketch of a difference is the difference of sketches.
+    """Folds vectors into `width` floats; it is linear: the sketch of a difference is the difference of the sketches.
 
     One instance serves vectors of any length on any device; sign tables are made on first use and kept for each device.
 
@@ -54,17 +54,17 @@ class FoldSketch:
         self.width = width
         self.seed = seed
         self.buckets = largest_prime(width)
-        """Values of a sketch that are used."""
+        """Number of values of a sketch that are used."""
         self.period = POOL * self.buckets
-        """Coordinates of a block."""
+        """Number of coordinates of a block."""
         self._pools: dict[torch.device, torch.Tensor] = {}
         self._blocks: dict[torch.device, torch.Tensor] = {}
 
     def fold(self, vector: torch.Tensor, offset: int = 0) -> torch.Tensor:
-        """The sketch of `vector`, whose first element is global coordinate `offset`.
+        """Sketch `vector`, whose first element is global coordinate `offset`.
 
-        The sketches of the pieces of a vector, each at its offset, add up to the sketch of the whole.  A non-finite element
-        makes its bucket non-finite.
+        The sketches of the pieces of a vector, each at its offset, add up to the sketch of the whole vector.  A non-finite
+        element makes its bucket non-finite.
 
         Args:
             vector: (d,) float16, bfloat16, float32 or float64 on any device, d >= 0; read only, never kept.
@@ -74,7 +74,7 @@ class FoldSketch:
             (width,) float32 on the vector's device, a new tensor.
 
         Raises:
-            UsageError: another shape or dtype, or a negative offset.
+            UsageError: wrong shape or dtype, or a negative offset.
         """
         if vector.ndim != 1 or offset < 0:
             raise UsageError(
@@ -85,7 +85,7 @@ class FoldSketch:
         return rows.finish()
 
     def __call__(self, vector: torch.Tensor) -> torch.Tensor:
-        """`fold` at offset 0."""
+        """Sketch `vector` at offset 0."""
         return self.fold(vector)
 
     def signs(self, count: int, offset: int = 0) -> NDArray[np.int8]:
@@ -96,7 +96,7 @@ class FoldSketch:
         return block * hashed_signs(self.seed, _POOL_STREAM, index % period)
 
     def digest(self) -> str:
-        """What this process makes of a fixed vector of whole numbers (hex, 16 characters): equal where sketches agree."""
+        """Hash of the sketch of a fixed vector of whole numbers (hex, 16 characters): equal on ranks whose sketches agree."""
         count = 2 * self.period + 77
         vector = torch.arange(count, dtype=torch.int64).remainder_(17).sub_(8).float()
         return hashlib.sha256(self.fold(vector).numpy().astype("<f4").tobytes()).hexdigest()[:16]
@@ -119,7 +119,7 @@ class FoldSketch:
 
 @register("sketch")
 class Sketch(Coded):
-    """Sends a linear sketch: as many bytes for every model, and inner products that are right on average.
+    """Sends a linear sketch: the same number of bytes for every model, and unbiased inner products.
 
     Args:
         width: values of the sketch, at least 1.
@@ -127,7 +127,7 @@ class Sketch(Coded):
         seed: of the sketch's signs; equal on all ranks.
 
     Raises:
-        ConfigError: a width, seed or dtype that there is not.
+        ConfigError: invalid width, seed or dtype.
     """
 
     def __init__(self, width: int = WIDTH, dtype: str = "int8", seed: int = 0) -> None:
@@ -135,8 +135,8 @@ class Sketch(Coded):
         super().__init__("sketch", encoder, linear=encoder.lossless, lossless=False, width=width, dtype=dtype, seed=seed)
         self.projection: FoldSketch = FoldSketch(width, seed)
 
-    def width(self, d: int) -> int:  # noqa: ARG002 - the same for every d
-        """The sketch's own width."""
+    def width(self, d: int) -> int:  # noqa: ARG002 - equal for every d
+        """See `hvdgrab.compression.base.Compressor.width`: the width of the sketch."""
         return self.projection.width
 
 
@@ -149,7 +149,7 @@ def largest_prime(most: int) -> int:
 
 
 def hashed_signs(seed: int, stream: int, index: NDArray[np.uint64]) -> NDArray[np.int8]:
-    """+1 or -1 for every index, a function of (seed, stream, index) alone: int8 of the same shape."""
+    """Hash (seed, stream, index) to +1 or -1 for every index: int8 of the same shape."""
     key = splitmix64(splitmix64(np.array([seed], dtype=np.uint64)) + np.uint64(stream))
     bits = (splitmix64(index ^ key) >> np.uint64(63)).astype(np.int8)
     signs: NDArray[np.int8] = np.int8(1) - np.int8(2) * bits
@@ -157,7 +157,7 @@ def hashed_signs(seed: int, stream: int, index: NDArray[np.uint64]) -> NDArray[n
 
 
 def splitmix64(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """One step of SplitMix64 for every element (Steele, Lea and Flood, OOPSLA 2014): a bijection of 64-bit words."""
+    """Apply one step of SplitMix64, a bijection of 64-bit words, to every element (Steele, Lea and Flood, OOPSLA 2014)."""
     z = value + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

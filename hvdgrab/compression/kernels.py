@@ -1,10 +1,11 @@
-"""The fold sketch as Triton kernels: one launch folds a whole bucket of gradients, and the result leaves asynchronously.
+"""The fold sketch as Triton kernels: one launch folds a whole bucket of gradients, asynchronously.
 
 The accumulator `rows` (64, width) float32 is one period of the sketch: global coordinate i adds block_sign[i // period] · g_i to
-rows.view(-1)[i mod period], period = 64·width.  A vector of at most r·width < 64·width coordinates needs r rows only.  `finish`
-multiplies by the pool's signs and adds the rows up, which gives what `FoldSketch.fold` gives: to rounding, and to the bit on
-integer-valued gradients.  Each program owns places of the accumulator
-and takes pieces and blocks in a fixed order, without atomics: the result depends on the pieces and their order alone.
+rows.view(-1)[i mod period], period = 64·width.  A vector of at most r·width < 64·width coordinates needs only r rows.  `finish`
+multiplies by the pool's signs and adds the rows up.  The result equals that of `FoldSketch.fold` except for rounding, and bit for
+bit on integer-valued gradients.  Each program owns places of the accumulator and takes pieces and blocks in a fixed order,
+without
+atomics: the result depends on the pieces and their order alone.
 
 No call waits for the device; all launches are on the current stream.
 """
@@ -41,7 +42,7 @@ def fold_pieces(
         pieces: contiguous vectors (n,) float32, float16, bfloat16 or float64 on the same device, n >= 0, each with the global
             coordinate of its first element.  Read by the launches only: they may be freed or changed on this stream afterwards.
         block_signs: (blocks,) float32 or int8 on the device, +1 or −1 for every block up to the last coordinate.
-        alpha: a number, or one float32 on the device, as the inverse of a loss scale that no host has seen.
+        alpha: a number, or one float32 on the device, such as the inverse of a loss scale that the host has not read.
 
     Raises:
         ConfigError: Triton is not installed.
@@ -69,7 +70,7 @@ def fold_pieces(
 
 
 def finish(rows: torch.Tensor, pool_signs: torch.Tensor) -> torch.Tensor:
-    """The sketch of everything that was folded into `rows`.
+    """Compute the sketch of everything that was folded into `rows`.
 
     Args:
         rows: (r, width) float32, contiguous, on a CUDA device, r <= 64.
@@ -99,13 +100,13 @@ def _programs_of(places: int) -> int:
 
 
 def _to_device(table: list[tuple[int, int, int]], device: torch.device) -> torch.Tensor:
-    """(n, 3) int64; from pinned memory, since a copy from other memory may wait for the device."""
+    """Copy a table to the device, (n, 3) int64, from pinned memory: a copy from other memory may wait for the device."""
     host = torch.tensor(table, dtype=torch.int64, pin_memory=device.type == "cuda")
     return host.to(device, non_blocking=True)
 
 
 def _check_rows(rows: torch.Tensor) -> int:
-    """The width of the accumulator."""
+    """Check the accumulator and return its width."""
     fits = rows.ndim == 2 and 1 <= rows.shape[0] <= POOL and rows.shape[1] > 0
     if not fits or rows.dtype != torch.float32 or not rows.is_contiguous():
         raise UsageError(f"rows must be a contiguous (1 … {POOL}, width) float32, not {rows.dtype} of shape {tuple(rows.shape)}")

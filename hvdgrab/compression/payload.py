@@ -1,4 +1,4 @@
-"""Payloads: what goes on the wire, a fixed-size header that describes itself, and the check that nothing was damaged.
+"""Payloads: a self-describing header of fixed size, the body, and a checksum.
 
 Little-endian, 44 bytes, then the body::
 
@@ -6,10 +6,10 @@ Little-endian, 44 bytes, then the body::
             4  version     uint16   1
             6  (zero)      uint16
             8  kind        8 bytes  the compressor's name in ASCII, filled up with zeros
-           16  dtype       4 bytes  how a value travels: fp32 fp16 bf16 int8 sign
-           20  block       uint32   values that share a scale; 0 where that is no option
+           16  dtype       4 bytes  type of a value on the wire: fp32 fp16 bf16 int8 sign
+           20  block       uint32   number of values that share a scale; 0 if the kind has no blocks
            24  d           uint64   values of the expanded vector
-           32  count       uint64   values that travel
+           32  count       uint64   values that are sent
            40  checksum    uint32   CRC-32 of everything else
 """
 
@@ -35,7 +35,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, eq=False)
 class Payload:
-    """One compressed difference, as it goes on the wire."""
+    """One compressed difference, as it is sent."""
 
     data: Bytes
     """(nbytes,) uint8, contiguous, in host memory."""
@@ -47,14 +47,14 @@ class Payload:
 
 
 class Envelope:
-    """Header and size of all payloads of one compressor and one length; made once, then compared byte by byte.
+    """Header and size of all payloads of one compressor and one length; a payload's header must equal it byte for byte.
 
     Args:
         kind: the compressor's name, at most 8 ASCII characters.
-        dtype: how a value travels, 4 ASCII characters.
-        block: values that share a scale, or 0.
+        dtype: of a value on the wire, 4 ASCII characters.
+        block: number of values that share a scale, or 0.
         d: values of the expanded vector.
-        count: values that travel.
+        count: values that are sent.
         body: bytes after the header.
     """
 
@@ -69,14 +69,15 @@ class Envelope:
         _SEAL.pack_into(data.data, 0, self._fields, zlib.crc32(data[HEADER_BYTES:].data, self._start))
 
     def check(self, data: Bytes, where: str = "") -> None:
-        """Refuse everything but an undamaged payload of this very kind and shape.
+        """Raise unless `data` is an undamaged payload of this kind and shape.
 
         Args:
             data: (any,) uint8, contiguous, any alignment.
             where: prefix of the message, such as ``"row 3: "``.
 
         Raises:
-            PayloadError: foreign, truncated, of another version, kind or shape, or damaged; the message says which.
+            PayloadError: the payload is foreign, truncated, of another version, kind or shape, or damaged; the message tells
+                which.
         """
         if len(data) == self.nbytes:
             fields, checksum = _SEAL.unpack_from(data.data)
@@ -85,7 +86,7 @@ class Envelope:
         raise PayloadError(f"{where}{self._finding(data)}")
 
     def _finding(self, data: Bytes) -> str:
-        """What is wrong with a payload that was refused."""
+        """Describe what is wrong with a payload."""
         if len(data) < HEADER_BYTES:
             return f"a payload of {len(data)} bytes is truncated: its header alone has {HEADER_BYTES}"
         magic, version, _, *found = _FIELDS.unpack_from(data.data)
@@ -105,7 +106,7 @@ class Envelope:
 
 
 def length(data: Bytes) -> int:
-    """The number of values d of the expanded vector, as a payload claims; 0 where it is too short to have a header."""
+    """The number of values d of the expanded vector, by a payload's header; 0 if the payload is too short for a header."""
     return int(_FIELDS.unpack_from(data.data)[6]) if len(data) >= HEADER_BYTES else 0
 
 

@@ -1,4 +1,4 @@
-"""The table of compressors.  It checks every entry when it is made, so that a half-written one fails at import."""
+"""The table of compressors.  Every entry is checked when it is made, so that an incomplete one fails at import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PARTS = ("width", "wire_bytes", "compress", "encode", "expand", "expand_many", 
 
 
 def register(kind: str) -> Callable[[C], C]:
-    """Class decorator: enter a compressor under `kind`, with its constructor's keywords as its options.
+    """Register the decorated class as compressor `kind`; the keywords of its constructor are its options.
 
     Raises:
         ConfigError: the name is taken, or the class lacks a part of `hvdgrab.compression.base.Compressor`.
@@ -40,14 +40,14 @@ def compressor_kinds() -> tuple[str, ...]:
 
 
 def build_compressor(kind: str, **options: Any) -> Compressor:
-    """Make the compressor `kind`.
+    """Build the compressor `kind`.
 
     Args:
         kind: one of `compressor_kinds()`.
         **options: keywords of that compressor.
 
     Raises:
-        ConfigError: unknown kind, or an option that this kind does not take; the message lists the valid ones.
+        ConfigError: unknown kind, or an option that this kind does not have; the message lists the valid ones.
     """
     if kind not in _KINDS:
         raise ConfigError(f"unknown compressor {kind!r}; valid are {', '.join(compressor_kinds())}")

@@ -1,4 +1,4 @@
-"""The sums behind a fold sketch: 64 rows in which the pieces of a vector of any length are added as they come."""
+"""The sums of a fold sketch: 64 rows to which the pieces of a vector of any length are added as they come."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 POOL = 64
 """Rows of a block, and sign vectors in the pool."""
 CHUNK = 2**18
-"""Elements converted to float32 at a time where the input is of another type or not contiguous."""
+"""Elements converted to float32 at a time if the input is of another type or not contiguous."""
 _BAND = 2**16
-"""Values that are signed at a time: 256 kB of working memory."""
+"""Values signed at a time: 256 kB of working memory."""
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class FoldRows:
-    """The sketch of a vector that comes in pieces: 64·buckets floats at most, whatever the vector's length.
+    """Sketches a vector that comes in pieces, in at most 64·buckets floats, whatever the vector's length.
 
-    Every piece is added to the place of its coordinates modulo 64·buckets, with the sign of its block; the signs inside a block
-    and the sum over its 64 rows come once, in `finish`.  A piece is read once and never kept.
+    Every piece is added at its coordinates modulo 64·buckets, with the sign of its block; `finish` applies the signs inside a
+    block and adds up its 64 rows.  A piece is read once and never kept.
 
     Args:
         sketch: gives width and signs.
         dimension: length of the whole vector; a short one needs fewer rows.
         device: of the pieces.
-        fused: whether pieces are folded by one Triton kernel each instead of by torch operations; by default on a GPU where
-            Triton is installed.  The sums are the same to rounding, and to the bit on whole numbers.
-        rows: memory to use (see `rows`), such as that of a vector which is to be sketched where it lies.
+        fused: whether one Triton kernel folds each piece instead of torch operations; by default on a GPU if Triton is installed.
+            The sums are equal except for rounding, and equal bit for bit on whole numbers.
+        rows: memory for the attribute `rows`, such as that of a vector to be sketched in place.
     """
 
     def __init__(
@@ -67,9 +67,10 @@ class FoldRows:
             self._host = _HostTable(self.rows.numpy().reshape(self._count, -1), self._pool.numpy())
 
     def view_of(self, shape: torch.Size, offset: int) -> tuple[torch.Tensor, float] | None:
-        """Where a piece of `shape` at `offset` belongs as a whole, and its sign; None if it reaches over the end of a block.
+        """The part of `rows` to which a piece of `shape` at `offset` is added, and its sign; None if it crosses the end of a
+        block.
 
-        Adding there costs one call, which the hooks of small parameters can afford.
+        With it, adding costs a single call, cheap enough for the hooks of small parameters.
         """
         block, start = divmod(offset, self.sketch.period)
         if start + shape.numel() > self.sketch.period:
@@ -77,11 +78,11 @@ class FoldRows:
         return self.rows[start : start + shape.numel()].view(shape), self._block_list[block] if shape.numel() else 1.0
 
     def add(self, piece: torch.Tensor, offset: int, scale: float = 1.0) -> None:
-        """Add scale · `piece`, whose first element is global coordinate `offset`.
+        """Add scale · `piece`, whose first element has global coordinate `offset`.
 
         Args:
-            piece: any shape, floating point, read in its own (row-major) order; non-contiguous or half-precision ones are
-                converted in chunks.
+            piece: any shape, floating point, read in row-major order; converted in chunks if it is non-contiguous or in half
+                precision.
             offset: global coordinate of its first element; the piece must end within the dimension.
             scale: multiplies the piece, e.g. the inverse of a loss scale.
 
@@ -90,7 +91,7 @@ class FoldRows:
         """
         if piece.dtype not in _FLOATS:
             raise UsageError(f"a sketch takes floating-point vectors, not {piece.dtype}")
-        # What follows are in-place operations on detached tensors: neither autograd nor autocast takes part in them.
+        # in-place operations on detached tensors, in which neither autograd nor autocast takes part
         if self._kernels is not None and piece.is_contiguous():
             rows = self.rows.view(self._count, self.sketch.buckets)
             self._kernels.fold_pieces(rows, [(piece.detach().view(-1), offset)], self._blocks, scale)
@@ -100,12 +101,12 @@ class FoldRows:
             offset += flat.numel()
 
     def add_rows(self, indices: torch.Tensor, values: torch.Tensor, offset: int, scale: float = 1.0) -> None:
-        """Add scale · some rows of a matrix that starts at global coordinate `offset`; the others are zero.
+        """Add scale · a matrix of which some rows are given and the others are zero.
 
         Args:
-            indices: (k,) int64, which rows; repeated ones are added.
+            indices: (k,) int64, the given rows; repeated ones are added.
             values: (k, columns) floating point.
-            offset: global coordinate of the matrix' first element.
+            offset: global coordinate of the matrix's first element.
             scale: multiplies the values.
         """
         columns = values.shape[1]
@@ -114,11 +115,11 @@ class FoldRows:
             first = indices[start : start + step, None] * columns + offset
             places = (first + torch.arange(columns, device=values.device)).reshape(-1)
             signed = values[start : start + step].detach().float().reshape(-1) * self._blocks[places // self.sketch.period]
-            # Accumulating index_put_ adds in a fixed order on every device; index_add_ does not on CUDA.
+            # accumulating index_put_ adds in a fixed order on every device; index_add_ does not on CUDA
             self.rows.index_put_((places % self.sketch.period,), signed * scale, accumulate=True)
 
     def finish(self) -> torch.Tensor:
-        """The sketch of what was added: (width,) float32, a new tensor.  The sums stay; see `clear`."""
+        """Compute the sketch of what was added: (width,) float32, a new tensor.  The sums stay until `clear`."""
         if self._host is not None and self._kernels is None:
             return torch.from_numpy(self._host.signed_sum(self.sketch.width))
         table = self.rows.view(self._count, self.sketch.buckets)
@@ -130,7 +131,7 @@ class FoldRows:
         return result
 
     def clear(self) -> None:
-        """Start the next vector."""
+        """Set the sums to zero, for the next vector."""
         self.rows.zero_()
 
     def _add_flat(self, flat: torch.Tensor, offset: int, scale: float) -> None:
@@ -151,14 +152,14 @@ class FoldRows:
 
 
 class _HostTable:
-    """Signs and sums of rows on the host: NumPy, whose calls cost a fraction of torch's where the model is small."""
+    """Signs and sums of rows on the host, in NumPy, whose calls cost a fraction of torch's for small models."""
 
     def __init__(self, table: NDArray[np.float32], signs: NDArray[np.float32]) -> None:
         self._table, self._signs = table, signs
         self._signed = np.empty((min(len(table), max(1, _BAND // table.shape[1])), table.shape[1]), dtype=np.float32)
 
     def signed_sum(self, width: int) -> NDArray[np.float32]:
-        """The sum over the rows of row · its signs, then zeros: (width,) float32, new memory."""
+        """Sum row · its signs over the rows, and append zeros: (width,) float32, new memory."""
         signed, step = self._signed, len(self._signed)
         result = np.zeros(width, dtype=np.float32)
         used = result[: signed.shape[1]]
@@ -171,7 +172,7 @@ class _HostTable:
 
 
 def _flat_pieces(piece: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The values in row-major order as contiguous float32 vectors; without a copy where possible, else a chunk at a time."""
+    """Yield the values in row-major order as contiguous float32 vectors, without a copy if possible, else a chunk at a time."""
     if piece.is_contiguous():
         flat = piece.view(-1)
         if piece.dtype == torch.float32:

@@ -1,9 +1,9 @@
-"""``topk``: the largest values of a difference with their places; the values go through an encoder.
+"""``topk``: the largest values of a difference, encoded, with their places.
 
 `largest` finds the k largest magnitudes exactly, in about one pass: a threshold from a sample, then only its candidates.
-Magnitudes are compared as the 31 lower bits of their float32 patterns: whole numbers in the same order, with NaN above
-infinity, so that nothing needs special treatment.  The values alone decide which are kept, and of equal magnitudes the first
-ones are; the sample decides only how long it takes.
+Magnitudes are compared as the lower 31 bits of their float32 patterns: these are whole numbers in the same order, with NaN above
+infinity, so that no value is a special case.  The values alone decide which are kept (of equal magnitudes, the first ones); the
+sample affects only the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LARGEST_D = 2**31 - 1
 """Values of the longest vector: places travel as int32."""
 SAMPLE = 2**15
 CHUNK = 2**16
-"""Values looked at together; their magnitudes stay in the processor's cache."""
+"""Values examined together, whose magnitudes stay in the processor's cache."""
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 
 Places = NDArray[np.int64]
@@ -36,15 +36,15 @@ Magnitudes = NDArray[np.int32]
 class TopK(Coded):
     """Sends the k largest magnitudes, exactly k of them: their places as int32, ascending, then their values.
 
-    Of equal magnitudes the first ones are kept.  A NaN or an infinity counts as largest, hence always travels.
+    Of equal magnitudes the first ones are kept.  NaN and infinity count as largest, hence are always sent.
 
     Args:
-        ratio: the share of the values that travels, k = ratio·d to the nearest whole number and at least 1.
-        k: their number instead; all where the vector has fewer.
-        dtype: how a value travels: ``fp16`` or ``fp32``.
+        ratio: the share of the values that is sent: k is ratio·d to the nearest whole number, and at least 1.
+        k: their number instead; a shorter vector is sent as a whole.
+        dtype: of the values sent: ``fp16`` or ``fp32``.
 
     Raises:
-        ConfigError: both ratio and k, one out of range, or a dtype that there is not.
+        ConfigError: both ratio and k are given, one is out of range, or the dtype is unknown.
     """
 
     def __init__(self, ratio: float | None = None, k: int | None = None, dtype: str = "fp16") -> None:
@@ -61,10 +61,10 @@ class TopK(Coded):
         self._ratio, self._k = ratio, k
 
     def wire_bytes(self, d: int) -> int:
-        """Header, 4 bytes a place, and what the encoder makes of k values.
+        """See `hvdgrab.compression.base.Compressor.wire_bytes`: the header, 4 bytes a place, and k encoded values.
 
         Raises:
-            UsageError: a vector that 32-bit places cannot address.
+            UsageError: the vector is too long for 32-bit places.
         """
         if d > LARGEST_D:
             raise UsageError(f"topk has 32-bit places and cannot address {d} values; use kind 'sketch', which has no places")
@@ -105,9 +105,9 @@ class TopK(Coded):
 
 
 def largest(values: NDArray[np.float32], k: int) -> Places:
-    """The places of the k largest magnitudes, ascending: (k,) int64; k <= len(values), which must be contiguous.
+    """Find the places of the k largest magnitudes, ascending: (k,) int64; k <= len(values), which must be contiguous.
 
-    Working memory is O(k), unless the sample misleads (a few large clusters of near-equal magnitudes): then it is O(d).
+    Working memory is O(k), or O(d) if the sample misleads (a few large clusters of near-equal magnitudes).
     """
     d, bits = len(values), values.view(np.int32)
     if k in (0, d):
@@ -116,7 +116,7 @@ def largest(values: NDArray[np.float32], k: int) -> Places:
     above = _above(bits, guess, most=8 * k + CHUNK)
     if above is not None and len(above) >= k:
         return above[_kept(bits[above] & _MAGNITUDE, k)]
-    if above is not None:  # so many values exceed the guess; if it is the k-th largest itself, equal ones fill up
+    if above is not None:  # fewer than k exceed the guess; if the guess is the k-th largest itself, equal magnitudes are the rest
         ties = _equal(bits, guess, k - len(above))
         if len(above) + len(ties) == k:
             return np.sort(np.concatenate([above, ties]))
@@ -124,7 +124,7 @@ def largest(values: NDArray[np.float32], k: int) -> Places:
 
 
 def _guess(bits: Magnitudes, k: int) -> int:
-    """A magnitude that a little more than k values reach, if the sample is like the whole; at least 0."""
+    """Estimate from a sample a magnitude that slightly more than k values reach; at least 0."""
     d = len(bits)
     sample = bits[np.random.default_rng(0).integers(0, d, SAMPLE)] & _MAGNITUDE
     hits = SAMPLE * k / d
@@ -133,7 +133,7 @@ def _guess(bits: Magnitudes, k: int) -> int:
 
 
 def _above(bits: Magnitudes, threshold: int, most: int) -> Places | None:
-    """The places of all magnitudes above the threshold, ascending; None where there are more than `most`."""
+    """Find the places of all magnitudes above the threshold, ascending; None if there are more than `most`."""
     found, count = [], 0
     for start, magnitudes in _pieces(bits):
         found.append(np.flatnonzero(magnitudes > np.int32(threshold)) + start)
@@ -144,7 +144,7 @@ def _above(bits: Magnitudes, threshold: int, most: int) -> Places | None:
 
 
 def _equal(bits: Magnitudes, magnitude: int, count: int) -> Places:
-    """The first `count` places of a magnitude, ascending; fewer where there are no more."""
+    """Find the first `count` places of a magnitude, ascending, or all if there are fewer."""
     found: list[Places] = []
     for start, magnitudes in _pieces(bits):
         if count <= 0:
@@ -155,7 +155,7 @@ def _equal(bits: Magnitudes, magnitude: int, count: int) -> Places:
 
 
 def _pieces(bits: Magnitudes) -> Iterator[tuple[int, Magnitudes]]:
-    """(start, magnitudes) of the vector's pieces, in memory that each next one overwrites."""
+    """Yield (start, magnitudes) of the vector's pieces, in memory that the next piece overwrites."""
     scratch = np.empty(min(CHUNK, len(bits)), dtype=np.int32)
     for start in range(0, len(bits), CHUNK):
         piece = bits[start : start + CHUNK]
@@ -163,7 +163,7 @@ def _pieces(bits: Magnitudes) -> Iterator[tuple[int, Magnitudes]]:
 
 
 def _kept(magnitudes: Magnitudes, k: int) -> Places:
-    """The places of the k largest magnitudes, of equal ones the first; ascending."""
+    """Find the places of the k largest magnitudes, of equal ones the first; ascending."""
     rank = len(magnitudes) - k
     threshold = np.partition(magnitudes, rank)[rank]
     keep = magnitudes > threshold

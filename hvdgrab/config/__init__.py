@@ -1,4 +1,4 @@
-"""The settings of a run's ordering: the ``grab:`` section of a job's YAML.  Free of torch and MPI."""
+"""The settings of a run's ordering: the ``grab:`` section of a job's YAML.  Imports neither torch nor MPI."""
 
 from __future__ import annotations
 

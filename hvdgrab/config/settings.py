@@ -1,7 +1,7 @@
 """The settings of a run's ordering: the ``grab:`` section of a job's YAML.
 
-Free of torch and MPI, so that the launcher can validate a spec with it.  The launcher hands the section to the ranks
-as JSON in the environment variable ``HVDGRAB_GRAB``; `GraBConfig.from_environment` reads it there.
+This imports neither torch nor MPI, so that the launcher can validate a spec with it.  The launcher passes the section to the
+ranks as JSON in the environment variable ``HVDGRAB_GRAB``, which `GraBConfig.from_environment` reads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Order = Literal[
 ]  # fmt: skip
 ORDERS: tuple[str, ...] = get_args(Order)
 GRADIENT_ORDERS = ("grab", "recursive", "id-grab", "cd-grab")
-"""Orders that look at gradients; the others are functions of the seed, the epoch and the rank alone."""
+"""Orders made from gradients; the others depend on the seed, the epoch and the rank alone."""
 
 SINGLE_RANK_ORDERS = ("grab", "recursive")
 """Those among them that order one rank alone."""
@@ -35,9 +35,9 @@ BoundMode = Literal["sketch", "exact", "off"]
 
 
 class GraBConfig(BaseModel):
-    """Everything that decides in which order the ranks see their units.
+    """All settings that decide in which order the ranks see their units.
 
-    Raises `hvdgrab.errors.ConfigError` through `from_environment` and `resolve`; plain construction raises pydantic's own error.
+    `from_environment` and `resolve` raise `hvdgrab.errors.ConfigError`; plain construction raises pydantic's own error.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -98,7 +98,7 @@ class GraBConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _follow_the_coordinator(cls, value: Any) -> Any:
-        """What a coordinator implies where the user leaves it open; what the user says is never replaced."""
+        """Fill in what a coordinator implies for settings that the user left out; given settings are never replaced."""
         if not isinstance(value, dict):
             return value
         implied = {"independent": {"order": "id-grab"}, "sharded": {"compression": "none"}}
@@ -172,7 +172,7 @@ class GraBConfig(BaseModel):
 
     @classmethod
     def from_environment(cls) -> GraBConfig:
-        """The job's settings from ``HVDGRAB_GRAB`` (JSON), or the defaults where it is unset."""
+        """Read the job's settings from ``HVDGRAB_GRAB`` (JSON); the defaults if it is unset."""
         text = os.environ.get(ENVIRONMENT_VARIABLE, "")
         if not text:
             return cls()
@@ -185,8 +185,9 @@ class GraBConfig(BaseModel):
     def resolve(cls, config: GraBConfig | None = None, **explicit: Any) -> GraBConfig:
         """Merge the script's arguments with the job's YAML.
 
-        A setting that the script and the YAML both give must be the same in both: silently preferring one of them would make
-        the spec, or the script, say something that did not happen.
+        A setting that both the script and the YAML give must be equal in both: if one were silently preferred, the other would
+            state
+        something that did not happen.
 
         Args:
             config: settings that the script passes as a whole.
@@ -213,7 +214,7 @@ class GraBConfig(BaseModel):
 
 
 def explain(error: ValidationError) -> str:
-    """Pydantic's findings as one sentence a setting, without its type codes and links."""
+    """Describe pydantic's findings in one sentence a setting, without its type codes and links."""
     parts = []
     for item in error.errors():
         path = ".".join(str(key) for key in item["loc"]) or "settings"

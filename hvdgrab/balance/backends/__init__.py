@@ -29,8 +29,8 @@ def run(name: str, differences: Array, running_sum: Array, rule: SignRule) -> tu
         signs (m,) int8 and dropped (m,) bool, of the kind and on the device of `differences`.
 
     Raises:
-        UsageError: the running sum is not finite; not with Triton on tensors, which would have to wait for the device to know:
-            there every row is dropped.
+        UsageError: the running sum is not finite.  Triton on tensors drops every row instead, because a check would wait for the
+            device.
     """
     if name in ("torch", "triton"):
         return _on_device(name, differences, running_sum, rule)
@@ -48,7 +48,7 @@ def run(name: str, differences: Array, running_sum: Array, rule: SignRule) -> tu
 
 
 def warm_up(name: str, precision: type[Any], rule: SignRule, width: int, device: str) -> None:
-    """Import and compile, or load from disk, what `run` needs for vectors of `width` values; idempotent, safe in a thread."""
+    """Import and compile, or load from disk, what `run` needs for vectors of `width` values; idempotent, thread-safe."""
     if name == "numba":
         from hvdgrab.balance.backends import compiled
 
@@ -76,7 +76,7 @@ def _on_device(name: str, differences: Array, running_sum: Array, rule: SignRule
 
         rule.draw(len(rows))
         signs, dropped = kernels.balance(rows, h)
-        if isinstance(differences, np.ndarray) and bool(dropped.any()):  # a tensor's result is not waited for
+        if isinstance(differences, np.ndarray) and bool(dropped.any()):  # with tensors, this would wait for the device
             refuse_bad_sum(h.cpu().numpy())
     else:
         from hvdgrab.balance.backends import gram
@@ -90,7 +90,7 @@ def _on_device(name: str, differences: Array, running_sum: Array, rule: SignRule
 
 
 def _as_tensor(array: Array) -> torch.Tensor:
-    """A tensor that shares the array's memory, except where torch cannot: negative strides and read-only memory are copied."""
+    """A tensor that shares the array's memory; torch supports neither negative strides nor read-only memory: these are copied."""
     if not isinstance(array, np.ndarray):
         return array.detach()
     import torch

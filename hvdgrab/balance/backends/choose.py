@@ -1,4 +1,4 @@
-"""Which backend computes the signs: checks of an explicit choice, and what `auto` picks."""
+"""The choice of the backend that computes the signs: by name, checked, or by `auto`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hvdgrab.errors import ConfigError
 
 BACKENDS = ("reference", "numba", "torch", "triton")
 _EXTRA = {"numba": "fast", "torch": "torch", "triton": "gpu"}
-"""Packages that backends of the same name need, and the extras of hvdgrab that install them."""
+"""Packages that the backends of the same names need, and the extras of hvdgrab that install them."""
 
-# Measured on one core of an AMD EPYC (Zen 3), minima of interleaved runs: what a vector costs, and what it costs to import
-# numba and load the loops from the disk cache (compiling them, once after an installation, takes about 7 s).
+# Measured on one core of an AMD EPYC (Zen 3), minima of interleaved runs: the cost of a vector, and of importing numba and
+# loading the loops from the disk cache.  Compiling them, once after an installation, takes about 7 s.
 REFERENCE_NS, REFERENCE_NS_PER_VALUE = 2500.0, 0.5
 NUMBA_NS, NUMBA_NS_PER_VALUE = 100.0, 0.2
 NUMBA_LOAD_NS = 1.3e9
 
 
 class Choice(NamedTuple):
-    """A backend and why."""
+    """A backend and the reason for it."""
 
     name: str
     """"reference", "numba", "torch" or "triton"."""
@@ -30,15 +30,16 @@ class Choice(NamedTuple):
 
 
 def choose(name: str, *, device: str, width: int, count: int, rule: SignRule, float64: bool = False) -> Choice:
-    """The backend for `count` vectors of `width` values on a device; a choice by name is checked, never replaced.
+    """Choose the backend for `count` vectors of `width` values on a device; a choice by name is checked, never replaced.
 
-    A function of its arguments, of what is installed and of ``TRITON_INTERPRET`` alone: all ranks of a uniform cluster agree.
+    The result depends on the arguments, the installed packages and ``TRITON_INTERPRET`` alone, so that all ranks of a uniform
+    cluster agree.
 
     Args:
         name: "auto" or a backend.
         device: the vectors' device type, "cpu" for NumPy arrays.
         width: values of a vector.
-        count: vectors that this choice is made for (of an epoch, or of the only call).
+        count: vectors of an epoch, or of the only call.
         rule: the sign rule.
         float64: whether the running sum is float64.
 
@@ -56,7 +57,7 @@ def choose(name: str, *, device: str, width: int, count: int, rule: SignRule, fl
 
 
 def require(name: str) -> None:
-    """Raise ConfigError, with the line that installs it, where a backend's package is missing."""
+    """Raise ConfigError, with the command that installs it, if a backend's package is missing."""
     if name in _EXTRA and not _installed(name):
         line = f'pip install "hvdgrab[{_EXTRA[name]}]"'
         raise ConfigError(f"the balance backend {name!r} needs {name}, which is not installed: {line}, or choose 'auto'")

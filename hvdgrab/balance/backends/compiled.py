@@ -1,4 +1,4 @@
-"""The numba backend: the loops of `hvdgrab.balance.backends.loops`, loaded when they are first needed or by `warm_up`."""
+"""The numba backend: the loops of `hvdgrab.balance.backends.loops`, loaded on first use or by `warm_up`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LOCK = threading.Lock()
 
 
 def balance(differences: Array, h: NDArray[Any], rule: SignRule) -> Decision:
-    """As `literal.balance`, compiled: greedy without damping takes four vectors a pass, every other rule one.
+    """Balance as `literal.balance` does, compiled: greedy without damping takes four vectors a pass, every other rule one.
 
-    Signs and running sum are those of the literal loop, bit for bit, until a product is so near to zero that the order of its
-    summation decides its sign.  That order depends on how vectors are grouped into calls (four at a time from the start of a
-    call); where products are sums without rounding, as of integers below 2^24, the grouping cannot matter.
+    Signs and running sum equal those of the literal loop, bit for bit, until a product is so near to zero that the order of its
+    summation decides its sign.  That order depends on the grouping of vectors into calls (four at a time from the start of a
+    call).  If products are sums without rounding, as of integers below 2^24, the grouping does not matter.
 
     Raises:
         UsageError: h is not finite.
@@ -46,10 +46,10 @@ def balance(differences: Array, h: NDArray[Any], rule: SignRule) -> Decision:
 def warm_up(precision: type[Any], rule: SignRule) -> None:
     """Import numba and compile, or load from disk, what `balance` will run for this type of running sum and this rule.
 
-    Idempotent, and safe in a second thread: a call of `balance` meanwhile waits for it.
+    Idempotent and thread-safe: a concurrent call of `balance` waits for it.
     """
     trial = SignRule(rule.kind, rule.damping)
-    # Two groups and one vector more: every loop of the rule runs once.
+    # two groups and one more vector, so that every loop of the rule runs
     balance(np.zeros((2 * GROUP + 1, 1), dtype=precision), np.zeros(1, dtype=precision), trial)
 
 
@@ -63,12 +63,12 @@ def _balance_block(
     dropped: NDArray[np.bool_],
 ) -> None:
     rows = rows.view()
-    rows.flags.writeable = False  # numba would compile the loops once for writable and once for read-only rows.
+    rows.flags.writeable = False  # else numba compiles the loops for writable and for read-only rows
     done, group, room = 0, len(rows), (np.empty(10), np.empty(GROUP, dtype=h.dtype))
     while done < len(rows):
         if rule.plain:
             done += loops.greedy(rows[done:], h, *room, signs[done:])
-            group = GROUP  # One that holds a value that is not finite, or the rest.
+            group = GROUP  # a group with a non-finite value, or the rest
         end = min(done + group, len(rows))
         if done < end:
             part = slice(done, end)

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     import torch
 
 BLOCK = 64
-"""Vectors of a block: 2·B·d products a vector on the device, and one wait of the host for B of them."""
+"""Vectors of a block: 2·B·d multiplications a vector on the device, and the host waits once for B of them."""
 
 Weights = tuple[float, NDArray[np.float64]]
-"""What h is multiplied by at the end of a block, and what every vector is multiplied by before it is added, (B,)."""
+"""Factor of h at the end of a block, and the factors of the vectors that are then added, (B,)."""
 
 
 def balance(differences: torch.Tensor, h: torch.Tensor, rule: SignRule) -> tuple[torch.Tensor, torch.Tensor]:
-    """Signs and drops of all rows, on their device; every sign rule.
+    """Compute signs and drops of all rows on their device, for every sign rule.
 
-    A block with a value that is not finite anywhere in G or c is balanced one vector at a time, literally, so that drops are
-    those of the reference.  Products are formed in h's type in full precision, whatever TF32 or autocast setting is active.
+    If G or c of a block holds a non-finite value, its vectors are balanced one at a time, literally, so that drops equal those of
+    the reference.  Products are computed in h's type in full precision, whatever TF32 or autocast setting is active.
 
     Args:
         differences: (m, d), any floating type and strides; converted to h's type a block at a time.
@@ -83,14 +83,14 @@ def _balance_block(
 
 
 def recurrence(gram: NDArray[np.float64], products: NDArray[np.float64], rule: SignRule, uniform: NDArray[np.float64]) -> Weights:
-    """The signs of a block from its Gram matrix and its products with the running sum.
+    """Compute the signs of a block from its Gram matrix and its products with the running sum.
 
     Worked example: G = [[1, 2], [2, 5]], c = [0, 0]: s0 = +1 since c0 = 0; then c1 = 0 + 2 = 2 > 0, so s1 = -1.
 
     Args:
         gram: (B, B) finite.
         products: (B,) finite.
-        rule: its state is updated, its counter is not.
+        rule: its state is updated, but not its counter.
         uniform: (B,) the rule's random numbers.
     """
     c = products.copy()

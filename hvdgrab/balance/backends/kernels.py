@@ -1,10 +1,10 @@
 """PairBalance as Triton kernels, in block Gram form.
 
-For a block of B rows D (B, d) the products c = D·h and G = D·Dᵀ give all B signs without a second look at the rows: s_i from
-c_i, then c_j += s_i·G_ij for j > i, then h += Dᵀ·s.  These are the signs of the literal rule (CD-GraB: Cooper et al., NeurIPS
-2023, arXiv 2302.00845, algorithm 1), except where <h, d> is within rounding of zero.  The update of one block and the products
-of the next are one pass: 2 + 2/B streams of d floats a row, where the literal loop takes 5.  Up to `Tiles.resident` columns one
-program keeps h in registers instead and runs the literal loop: one launch a call.
+For a block of B rows D (B, d) the products c = D·h and G = D·Dᵀ give all B signs without reading the rows again: s_i from c_i,
+then c_j += s_i·G_ij for j > i, then h += Dᵀ·s.  These are the signs of the literal rule (CD-GraB: Cooper et al., NeurIPS 2023,
+arXiv 2302.00845, algorithm 1), unless <h, d> is within rounding of zero.  The update of one block and the products of the next
+are one pass: 2 + 2/B streams of d floats a row, against 5 of the literal loop.  For up to `Tiles.resident` columns, one program
+keeps h in registers instead and runs the literal loop: one launch a call.
 
 No call waits for the device; all launches are on the current stream.
 """
@@ -25,17 +25,17 @@ _FLOATS = ("torch.float16", "torch.bfloat16", "torch.float32", "torch.float64")
 
 @dataclass(frozen=True)
 class Tiles:
-    """How the work is cut.  Sums depend on it and on shapes, never on the device; signs depend on it within rounding of zero.
+    """How the work is divided.  Sums depend on this and on shapes, never on the device; signs only within rounding of zero.
 
     `rows`, `chunk` and `programs` are powers of two.
     """
 
     rows: int = 8
-    """B, rows of a block."""
+    """Rows of a block (B)."""
     chunk: int = 512
     """Columns that a program takes at a time."""
     programs: int = 1024
-    """Most programs of a pass, and so partial sums of a product."""
+    """Most programs of a pass, and thus most partial sums of a product."""
     resident: int = 8192
     """Most columns for which one program keeps the running sum in registers; 0: never."""
 
@@ -52,12 +52,12 @@ def balance(
                      d = [1, 1]: <h, d> = -2 -> +1, h = [ 0, 0]
 
     A row whose product with h is not finite (NaN or infinity in the row, or float32 overflow) is dropped: sign +1, h untouched.
-    A running sum that is not finite drops every row: checking it would wait for the device.
+    A running sum that is not finite drops every row, because a check would wait for the device.
 
     Args:
         differences: (m, d) float16, bfloat16, float32 or float64, any strides, on a CUDA device; read as float32.
         running_sum: (d,) float32 on the same device, finite, any stride; updated in place.  Shares no memory with `differences`.
-        tiles: how the work is cut; None: the default.
+        tiles: how the work is divided; None: the default.
 
     Returns:
         signs (m,) int8 of +1 and -1, and dropped (m,) bool, on that device.
@@ -80,9 +80,9 @@ def balance(
 
 
 def warm_up(d: int, dtype: torch.dtype, device: torch.device | str, tiles: Tiles | None = None) -> None:
-    """Compile what `balance` will launch for contiguous rows of d elements; a compiled program is kept on disk by Triton.
+    """Compile what `balance` will launch for contiguous rows of d elements; Triton keeps compiled programs on disk.
 
-    Takes memory for one row.  The device is waited for, so that an error shows here.
+    Takes memory for one row, and waits for the device, so that an error is raised here.
 
     Args:
         d: columns.
@@ -96,7 +96,7 @@ def warm_up(d: int, dtype: torch.dtype, device: torch.device | str, tiles: Tiles
     """
     torch = _torch()
     count = 2 * (tiles or Tiles()).rows  # two blocks: a first pass, one between blocks, a last one
-    # Programs are compiled for row strides that are, or are not, multiples of 16; the rows may lie over each other.
+    # Triton compiles for row strides that are, or are not, multiples of 16; the rows may overlap
     stride = 0 if d % 16 == 0 else 3
     row = torch.zeros(d + stride * count, dtype=dtype, device=device)
     balance(row.as_strided((count, d), (stride, 1)), torch.zeros(d, dtype=torch.float32, device=device), tiles)
@@ -128,7 +128,7 @@ def _launch_blocks(
     dropped: torch.Tensor,
     tiles: Tiles,
 ) -> None:
-    """For every block two launches, one over the columns and one that decides; a last one for the update of the last block."""
+    """Launch two programs a block, one over the columns and one that decides, and a last one to update for the last block."""
     m, d = differences.shape
     strides = (*differences.stride(), running_sum.stride(0))
     chunks = -(-d // tiles.chunk)
@@ -158,7 +158,7 @@ def _torch() -> Any:
 
 
 def _decisions(m: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Signs of +1 and nothing dropped: what stands where nothing is launched."""
+    """The result if nothing is launched: signs of +1, and nothing dropped."""
     torch = _torch()
     return torch.ones(m, dtype=torch.int8, device=device), torch.zeros(m, dtype=torch.uint8, device=device)
 

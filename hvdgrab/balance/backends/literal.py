@@ -1,4 +1,4 @@
-"""The literal loop: one vector after the other, every sign rule; what every other backend is compared with."""
+"""The literal loop: one vector after the other, every sign rule; tests compare every other backend with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Decision = tuple[NDArray[np.int8], NDArray[np.bool_]]
 
 
 def balance(differences: Array, h: NDArray[Any], rule: SignRule) -> Decision:
-    """Signs and drops of all rows; see `hvdgrab.balance.pairs` for what they mean.
+    """Compute signs and drops of all rows, as defined in `hvdgrab.balance.pairs`.
 
     Args:
         differences: (m, d), any kind, floating type and strides; converted to h's type.
@@ -44,7 +44,7 @@ def _one(row: NDArray[Any], h: NDArray[Any], rule: SignRule, uniform: float) -> 
     damped = h if rule.damping == 1.0 else h * h.dtype.type(rule.damping)
     product = float(np.dot(damped, row))
     square = 0.0 if rule.plain else float(np.dot(row, row))
-    # With h finite, one non-finite value in the row makes the product non-finite (0·inf is NaN): no second look needed.
+    # if h is finite, a non-finite value in the row makes the product non-finite (0·inf is NaN): no other check is needed
     if not (math.isfinite(product) and math.isfinite(square)):
         refuse_bad_sum(h)
         return 1, True

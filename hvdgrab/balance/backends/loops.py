@@ -1,14 +1,15 @@
-"""The loops that numba compiles; importing this module imports numba (about 126 MiB), so only `compiled` does, when it must.
+"""The loops that numba compiles.  Importing this module imports numba (about 126 MiB): only `compiled` does, on first use.
 
 Four vectors a pass (DESIGN, "Order engine: cost"): with the sum h of everything before the four,
 
     <h + s0·d0 + … , dk> = <h, dk> + s0·<d0, dk> + …
 
-so one pass over four vectors yields their four products with h and the six among themselves, from which all four signs follow;
-the same pass has first added the four vectors before, with their signs.  Every vector is read twice, h once for four of them.
+so one pass over four vectors yields their four products with h and the six among themselves, from which all four signs follow.
+The same pass first adds the previous four vectors, with their signs.  Every vector is read twice, h once for four of them.
 
-Only the inner products may be reassociated (`fastmath`), which lets them use vector registers.  The update is compiled apart,
-in the literal order: with equal signs the running sum has the same bits as the reference's, whatever the grouping.
+Only inner products are compiled with `fastmath` reassociation, so that they use vector registers.  The update is compiled
+without,
+in the literal order: for equal signs the running sum equals the reference's bit for bit, whatever the grouping.
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ from hvdgrab.balance import sign_rules
 from hvdgrab.balance.backends.compiled import private_directory
 
 TILE = 1024
-"""Elements whose products are added in the input's type; sums of tiles are float64, so that rounding does not grow with d."""
+"""Elements whose products are added in the input's type; tiles are added in float64, so that rounding does not grow with d."""
 _DOTS = {"reassoc", "nsz", "contract"}
 
 
 def compiled(function: Callable[..., Any], fastmath: Any = False, inline: str = "never") -> Any:
-    """`function`, compiled on its first use and cached on disk: beside its file, else in the user's cache, else in a private one.
+    """Compile `function` on first use and cache it on disk: beside its file, else in the user's cache, else in a private one.
 
-    Where none of them can be written it is compiled in every process.  numba compares a cached function with the file that it
-    stands in, not with the files of functions that it calls.
+    If none of them can be written, every process compiles it.  numba compares a cached function with the file that defines it,
+    not with the files of functions that it calls.
     """
     options = {"nogil": True, "fastmath": fastmath, "error_model": "numpy", "inline": inline}
     for place in (nullcontext, _private_cache):
         try:
             with place():
                 return numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # What numba raises where it finds no place to cache in.
+        except RuntimeError:  # raised by numba if it finds no directory for its cache
             continue
     return numba.njit(**options)(function)
 
 
 @contextmanager
 def _private_cache() -> Iterator[None]:
-    """numba's cache directory, for the functions defined meanwhile; the process's other users of numba keep theirs."""
+    """Set numba's cache directory for the functions defined in this context only."""
     settings: Any = numba.config
     before, directory = settings.CACHE_DIR, private_directory(Path(tempfile.gettempdir()))
     settings.CACHE_DIR = before if directory is None else str(directory)
@@ -153,7 +154,7 @@ add4, add = compiled(_add4), compiled(_add)
 
 
 def _products4(h, a, w, r, out):  # type: ignore[no-untyped-def]
-    """out (10,) float64: the products of one group, tile by tile; `a` (0 or 4, d) is added to h with the weights `w` first."""
+    """Write a group's products to out (10,) float64, tile by tile; first add `a` (0 or 4, d), weighted by `w`, to h."""
     for k in range(10):
         out[k] = 0.0
     for lo in range(0, h.shape[0], TILE):
@@ -172,7 +173,7 @@ products4 = compiled(_products4, inline="always")
 
 
 def _signs4(c, w):  # type: ignore[no-untyped-def]
-    """The four signs into `w` from the ten products; False, and no sign, where a product is not finite in h's type."""
+    """Write the four signs that follow from the ten products to `w`; return False if a product is not finite in h's type."""
     one, cast = w.dtype.type(1), w.dtype.type
     p0 = c[0]
     s0 = one if p0 <= 0 else -one
@@ -191,7 +192,7 @@ signs4 = compiled(_signs4, inline="always")
 
 
 def _products(h, scale, w, a, r):  # type: ignore[no-untyped-def]
-    """(<scale·h, r>, <r, r>) of the row r (1, d), float64; `a` (0 or 1, d) is added to scale·h with the weight `w` first."""
+    """Compute <scale·h, r> and <r, r> of the row r (1, d) in float64; first add `a` (0 or 1, d), weighted by `w`, to scale·h."""
     p = square = 0.0
     for lo in range(0, h.shape[0], TILE):
         hi = min(lo + TILE, h.shape[0])
@@ -206,7 +207,7 @@ products = compiled(_products, inline="always")
 
 
 def _one_by_one(rows, h, damping, code, state, uniform, signs, dropped):  # type: ignore[no-untyped-def]
-    """Any rule, a vector a pass: the pass that forms its products first adds the one before."""
+    """Balance by any rule, a vector a pass: the pass that computes its products first adds the previous vector."""
     scale, w = h.dtype.type(damping), h.dtype.type(0)
     squares = code != 0 or damping != 1.0
     pending = rows[:0]
@@ -227,10 +228,10 @@ one_by_one = compiled(_one_by_one)
 
 
 def _greedy(rows, h, c, w, signs):  # type: ignore[no-untyped-def]
-    """The greedy rule without damping, four vectors a pass; returns how many rows were balanced.
+    """Balance greedily without damping, four vectors a pass; return the number of balanced rows.
 
-    It stops before a group with a product that is not finite, and before less than four rows: `one_by_one` takes those.
-    c (10,) float64 and w (4,) of h's type are room to work in: allocating in compiled code would double its compile time.
+    It stops before a group with a product that is not finite, and before a rest of less than four rows: `one_by_one` takes those.
+    c (10,) float64 and w (4,) of h's type are working memory: allocating in compiled code would double its compile time.
     """
     pending = rows[:0]
     done = 0

@@ -1,7 +1,7 @@
-"""Triton programs of PairBalance; `kernels` launches them and says what they compute.
+"""Triton programs of PairBalance; `kernels` launches them and documents what they compute.
 
-Rules that hold for all of them: offsets are 64-bit; sums have a fixed order that depends on shapes alone; no atomics.  A row that
-was dropped may hold NaN, and 0·NaN is NaN: such rows are left out by selection, never by a coefficient of zero.
+In all of them, offsets are 64-bit, sums have a fixed order that depends on shapes alone, and there are no atomics.  A dropped row
+may hold NaN, and 0·NaN is NaN: such rows are left out by selection, never by a coefficient of zero.
 """
 # mypy: ignore-errors
 # ruff: noqa: RUF005
@@ -22,21 +22,21 @@ def is_finite(x):
 
 @triton.jit
 def load_row(differences, row, m, d, cols, stride_m, stride_d):
-    """Elements `cols` (int64) of row `row` (int64) in float32; zero outside of the (m, d) matrix."""
-    width = tl.where(row < m, d, 0)  # not (cols < d) & (row < m): the interpreter has no mask from a vector and a scalar
+    """Load elements `cols` (int64) of row `row` (int64) in float32; zero outside the (m, d) matrix."""
+    width = tl.where(row < m, d, 0)  # not (cols < d) & (row < m): the interpreter cannot combine a vector and a scalar
     return tl.load(differences + row * stride_m + cols * stride_d, mask=cols < width, other=0.0).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["m"])
 def resident(differences, running_sum, signs, dropped, m, d, stride_m, stride_d, stride_h, WIDTH: tl.constexpr):
-    """The literal rule in one program that keeps the running sum in registers: WIDTH >= d, a power of two."""
+    """Apply the literal rule in one program that keeps the running sum in registers: WIDTH >= d, a power of two."""
     cols = tl.arange(0, WIDTH).to(tl.int64)
     inside = cols < d
     h = tl.load(running_sum + cols * stride_h, mask=inside, other=0.0)
     place = differences + cols * stride_d
     row = tl.load(place, mask=inside, other=0.0).to(tl.float32)
     for i in range(m):
-        # Asked for before the sign of this row is known: its way from memory is hidden behind the reduction.
+        # loaded before the sign of this row is known, so that the reduction hides the latency
         place += stride_m
         following = tl.load(place, mask=cols < tl.where(i + 1 < m, d, 0), other=0.0).to(tl.float32)
         product = tl.sum(h * row, 0)
@@ -56,7 +56,7 @@ def update_and_multiply(
     differences, running_sum, coefficients, partials, begin, m, d, chunks, stride_m, stride_d, stride_h,
     UPDATE: tl.constexpr, MULTIPLY: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """One pass over the columns: h += Σ coefficient·row of the block before `begin`, then the products of the block at `begin`.
+    """Pass over the columns: h += Σ coefficient·row of the block before `begin`, then the products of the block at `begin`.
 
     Program p takes the chunks of CHUNK columns p, p + P, p + 2P, … (P programs, a function of d) and writes its share of
 
@@ -104,7 +104,7 @@ def exact_product(
     differences, running_sum, coefficients, i, begin, m, d, chunks, stride_m, stride_d, stride_h,
     ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """<h, row begin + i>, h being the running sum after the i rows before it: what the literal rule forms."""
+    """Compute <h, row begin + i>, with h after the i rows before it: the product of the literal rule."""
     lane = tl.arange(0, ROWS)
     total = tl.zeros((CHUNK,), tl.float32)
     for chunk in range(begin * 0, chunks):  # from an int64 zero
@@ -124,7 +124,7 @@ def decide(
     differences, running_sum, coefficients, partials, signs, dropped, begin, m, d, chunks, programs,
     stride_m, stride_d, stride_h, PARTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """One program: add up the partial sums, then the signs of the block at `begin`, one after the other.
+    """Add up the partial sums, then decide the signs of the block at `begin`, one after the other, in one program.
 
     c_j = <h, row j> to start with; for each i: s_i from c_i, then c_j += s_i·<row i, row j> for all j > i.
     """
@@ -139,7 +139,7 @@ def decide(
         product = tl.sum(tl.where(lane == i, products, 0.0), 0)
         finite_row = tl.sum(tl.where(lane == i, mutual, 0.0), 0) == 0
         if finite_row & (is_finite(product) == 0):
-            # Some product in the block overflowed; the one that the literal rule forms need not.
+            # a product in the block overflowed, but the one of the literal rule need not overflow
             product = exact_product(
                 differences, running_sum, chosen, i, begin, m, d, chunks, stride_m, stride_d, stride_h, ROWS, CHUNK
             )
