@@ -1,6 +1,6 @@
-"""Flat or hierarchical, by operation and size of the payload: measured once at the start, on this network.
+"""The choice between flat and hierarchical communication, by operation and payload size, measured once at the start.
 
-Rank 0's clock decides for all, so that every rank makes the same calls.
+Rank 0's clock decides for all ranks, so that every rank makes the same calls.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from hvdgrab.comm.hierarchical import HierarchicalCommunicator
 
 OPERATIONS = ("gather", "allgather", "broadcast")
 SIZES = (1024, 8192, 65536)
-"""Bytes a rank; larger payloads take what was faster at the largest."""
+"""Bytes a rank; larger payloads use what was faster for the largest size."""
 
 REPEATS = 5
 BUDGET = 0.5
-"""Seconds after which no further size is measured."""
+"""Seconds after which measuring stops at the next size."""
 
 MOST_RANKS = 64
-"""In a larger world nothing is measured: every rank would open a connection to every other."""
+"""Nothing is measured in larger worlds, because every rank would open a connection to every other."""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Which is faster."""
+class Calibration:
+    """Which of the two is faster."""
 
     flat: Mapping[str, Mapping[int, bool]]
-    """By operation: for payloads of up to so many bytes, and for all longer than the last, whether flat is."""
+    """Whether flat is faster, by operation and by largest payload in bytes; the last entry also holds for larger payloads."""
     measured: bool = True
 
     def is_flat(self, operation: str, size: int) -> bool:
-        """For a payload of ``size`` bytes a rank."""
+        """Whether to use flat communication for a payload of ``size`` bytes a rank."""
         verdicts = self.flat.get(operation, {})
         last = False
         for most, last in sorted(verdicts.items()):
@@ -46,7 +46,7 @@ class Choice:
         return last
 
     def text(self) -> str:
-        """Where flat is used, in words."""
+        """Describe the choice in one line."""
         parts = []
         for operation in OPERATIONS:
             verdicts = sorted(self.flat.get(operation, {}).items()) or [(0, False)]
@@ -59,11 +59,11 @@ class Choice:
 
 
 class ChoosingCommunicator(ForwardingCommunicator):
-    """Makes each call with the communicator that is faster for it."""
+    """Makes each call with the faster communicator."""
 
-    def __init__(self, flat: Communicator, hierarchical: HierarchicalCommunicator, choice: Choice) -> None:
+    def __init__(self, flat: Communicator, hierarchical: HierarchicalCommunicator, calibration: Calibration) -> None:
         super().__init__(hierarchical)
-        self._flat, self.choice = flat, choice
+        self._flat, self._calibration = flat, calibration
 
     def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:
         """See `Communicator.gather`."""
@@ -78,13 +78,13 @@ class ChoosingCommunicator(ForwardingCommunicator):
         self._pick("broadcast", buffer).broadcast(buffer, root)
 
     def _pick(self, operation: str, payload: Buffer) -> Communicator:
-        return self._flat if self.choice.is_flat(operation, payload.nbytes) else self.inner
+        return self._flat if self._calibration.is_flat(operation, payload.nbytes) else self.inner
 
 
-def calibrate(flat: Communicator, hierarchical: Communicator) -> Choice:
-    """Measure both; collective, and the same choice on all ranks.  Takes `BUDGET` seconds and one size more at most."""
+def calibrate(flat: Communicator, hierarchical: Communicator) -> Calibration:
+    """Measure both; collective, with the same choice on all ranks.  Takes `BUDGET` seconds, and at most one size longer."""
     if flat.size > MOST_RANKS:
-        return Choice({}, measured=False)
+        return Calibration({}, measured=False)
     verdicts: dict[str, dict[int, bool]] = {operation: {} for operation in OPERATIONS}
     began = time.monotonic()
     for size in SIZES:
@@ -95,11 +95,11 @@ def calibrate(flat: Communicator, hierarchical: Communicator) -> Choice:
             verdicts[operation][size] = bool(verdict[0])
         if verdict[1]:
             break
-    return Choice(verdicts)
+    return Calibration(verdicts)
 
 
 def _median(communicator: Communicator, meeting: Communicator, operation: str, size: int) -> float:
-    """Median seconds of a call on rank 0, from the moment all have come until all have ended it."""
+    """Median seconds on rank 0 from the start of a call on all ranks to its end on all ranks."""
     own = np.full(size, communicator.rank, dtype=np.uint8)
     rows = np.empty((communicator.size, size), dtype=np.uint8) if operation == "allgather" or communicator.rank == 0 else None
     seconds = []
@@ -114,11 +114,11 @@ def _median(communicator: Communicator, meeting: Communicator, operation: str, s
             communicator.allgather(own, rows)
         _meet(meeting)
         seconds.append(time.monotonic() - began)
-    return statistics.median(seconds[1:])  # the first opens connections
+    return statistics.median(seconds[1:])  # the first call opens connections
 
 
 def _meet(communicator: Communicator) -> None:
-    """Until all have come: a reduction to rank 0 and its answer."""
+    """Wait for all ranks, by a reduction to rank 0 and a broadcast."""
     one = np.ones(1, dtype=np.int64)
     communicator.reduce_sum(one, np.empty_like(one) if communicator.rank == 0 else None, 0)
     communicator.broadcast(one, 0)

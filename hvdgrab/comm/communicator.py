@@ -1,10 +1,10 @@
-"""What a communicator between ranks can do.
+"""The interface of communicators between ranks, and the simplest ones.
 
-A communicator belongs to one communication thread a rank; every call blocks *that* thread, never the training loop, and every
-rank must make the same calls in the same order.  Buffers are C-contiguous NumPy arrays; a call has read its send buffer and
-filled its receive buffer when it returns, so that both may be changed afterwards.
+A communicator belongs to the communication thread of its rank; a call blocks that thread, never the training loop.  Every rank
+must make the same calls in the same order.  Buffers are C-contiguous NumPy arrays; when a call returns, it has read its send
+buffer and filled its receive buffer, so that both may be changed.
 
-Notices are the exception: any rank may send one at any time, and nobody waits for anybody.
+Notices are an exception: any rank may send one at any time, and no rank waits for one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Communicator(Protocol):
 
     @property
     def rank(self) -> int:
-        """This process' number, 0 … size − 1."""
+        """This process's number, 0 … size − 1."""
 
     @property
     def size(self) -> int:
@@ -30,38 +30,38 @@ class Communicator(Protocol):
 
     @property
     def waiting_for(self) -> list[int]:
-        """Ranks whose part of the current call has not arrived yet, where that is known; read by other threads for messages."""
+        """Ranks whose part of the current call has not arrived, as far as is known; other threads read this for messages."""
 
     def gather(self, send: Buffer, receive: Buffer | None, root: int) -> None:
-        """Bring every rank's ``send`` to ``receive`` (size, *send.shape) on ``root``; elsewhere ``receive`` is None."""
+        """Gather every rank's ``send`` into ``receive`` (size, *send.shape) on ``root``; on other ranks ``receive`` is None."""
 
     def allgather(self, send: Buffer, receive: Buffer) -> None:
-        """Bring every rank's ``send`` to ``receive`` (size, *send.shape) on every rank."""
+        """Gather every rank's ``send`` into ``receive`` (size, *send.shape) on every rank."""
 
     def alltoall(self, send: Buffer, receive: Buffer) -> None:
-        """Bring block ``send[j]`` to rank j, and every rank's block for this one to ``receive``; both (size, *block.shape)."""
+        """Send block ``send[j]`` to rank j, and receive every rank's block for this one; both (size, *block.shape)."""
 
     def broadcast(self, buffer: Buffer, root: int) -> None:
-        """Overwrite ``buffer`` with the one of ``root``; shape and dtype must agree on all ranks."""
+        """Overwrite ``buffer`` with that of ``root``; shape and dtype must be equal on all ranks."""
 
     def reduce_sum(self, send: Buffer, receive: Buffer | None, root: int) -> None:
-        """Add every rank's ``send`` elementwise into ``receive`` (same shape) on ``root``; elsewhere ``receive`` is None."""
+        """Sum every rank's ``send`` elementwise into ``receive`` (same shape) on ``root``; on other ranks ``receive`` is None."""
 
     def notify(self, notice: NDArray[np.int64]) -> None:
-        """Send a notice (k,) int64, a few numbers, to every other rank; waits for no receiver, and meets no collective call."""
+        """Send a notice (k,) int64, a few numbers, to every other rank, without waiting for any of them."""
 
     def notices(self) -> list[tuple[int, NDArray[np.int64]]]:
-        """Sender and notice of all that have arrived since the last look, each sender's in order; waits for none."""
+        """Return sender and notice of all notices since the last call, each sender's in order, without waiting."""
 
     def cancel(self) -> None:
-        """Make calls that wait, and all later ones, raise `CommunicatorClosed`.  May be called from another thread."""
+        """Make waiting and later calls raise `CommunicatorClosed`.  May be called from another thread."""
 
     def close(self) -> None:
-        """Free what the communicator holds; idempotent.  Called by the communication thread after its last call."""
+        """Free the communicator's resources; idempotent.  The communication thread calls it last."""
 
 
 class SerialCommunicator:
-    """A group of one: every collective is a copy."""
+    """The communicator of a single rank: every collective call is a copy."""
 
     rank = 0
     size = 1
@@ -81,7 +81,7 @@ class SerialCommunicator:
         receive[0] = send[0]
 
     def broadcast(self, buffer: Buffer, root: int) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def reduce_sum(self, send: Buffer, receive: Buffer | None, root: int) -> None:  # noqa: ARG002
         """Copy ``send`` to ``receive``."""
@@ -89,25 +89,25 @@ class SerialCommunicator:
             receive[...] = send
 
     def notify(self, notice: NDArray[np.int64]) -> None:
-        """There is nobody to tell."""
+        """Do nothing: there are no other ranks."""
 
     def notices(self) -> list[tuple[int, NDArray[np.int64]]]:
-        """There is nobody who could send one."""
+        """Return no notices: there are no other ranks."""
         return []
 
     def cancel(self) -> None:
-        """Nothing ever waits."""
+        """Do nothing: no call waits."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""
 
 
 class ForwardingCommunicator:
-    """Base of communicators that do some calls in a way of their own and leave the others to ``inner``."""
+    """Base of communicators that override some calls and forward the others to ``inner``."""
 
     def __init__(self, inner: Communicator) -> None:
         self.inner = inner
-        """Does what is left to it."""
+        """A communicator of the same ranks."""
         self.rank, self.size = inner.rank, inner.size
 
     @property
@@ -153,7 +153,7 @@ class ForwardingCommunicator:
 
 
 def gather_bytes(communicator: Communicator, data: bytes, root: int = 0) -> list[bytes] | None:
-    """Gather byte strings of different lengths; the list, in rank order, is on ``root`` only."""
+    """Gather byte strings of different lengths; returns the list in rank order on ``root``, None on other ranks."""
     length = np.array([len(data)], dtype=np.int64)
     lengths = np.empty((communicator.size, 1), dtype=np.int64) if communicator.rank == root else None
     communicator.gather(length, lengths, root)
@@ -169,7 +169,7 @@ def gather_bytes(communicator: Communicator, data: bytes, root: int = 0) -> list
 
 
 def broadcast_bytes(communicator: Communicator, data: bytes | None, root: int = 0) -> bytes:
-    """Give every rank the byte string of ``root`` (``data`` is ignored elsewhere)."""
+    """Return the byte string of ``root`` on every rank; ``data`` of other ranks is ignored."""
     own = data if communicator.rank == root and data is not None else b""
     length = np.array([len(own)], dtype=np.int64)
     communicator.broadcast(length, root)

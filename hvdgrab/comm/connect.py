@@ -1,6 +1,6 @@
-"""From MPI's world to the communicator of a run: nodes, shared memory, and the choice between flat and hierarchical.
+"""Connecting the ranks of a run over MPI: nodes, shared memory, and the choice between flat and hierarchical.
 
-Everything is collective, and all ranks come to the same decisions: they are made from facts that all have gathered.
+All of this is collective, and all ranks decide alike, because they decide from the same gathered facts.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 SLOTS = 8
-"""Of a node's window: so many steps of a message, or so many small messages, may be on their way."""
+"""Slots of a node's window: the most steps of a message, or small messages, on their way at a time."""
 
 _SMALLEST_SLOT, _LARGEST_SLOT, _SLOT_PER_RANK = 2**19, 2**24, 2**14
 
 
 def say(text: str) -> None:
-    """On standard error; `open_communicator` calls it on rank 0."""
+    """Print a line on standard error; `open_communicator` calls this on rank 0."""
     print(f"hvdgrab: {text}", file=sys.stderr, flush=True)
 
 
 def open_communicator(parent: MPI.Intracomm, settings: CommunicationConfig, tell: Callable[[str], None] = say) -> Communicator:
-    """The communicator of a run; collective over ``parent``.
+    """Open the communicator of a run; collective over ``parent``.
 
     Args:
         parent: usually ``MPI.COMM_WORLD``; it is duplicated.
         settings: the ``communication:`` section.
-        tell: called on rank 0 with one line: the nodes, and what was chosen.
+        tell: called on rank 0 with one line: the nodes and the choice.
 
     Raises:
-        WorldError: MPI's view of the nodes cannot be right, or shared memory is too small for what was asked; on every rank.
+        WorldError: on every rank, if MPI's view of the nodes cannot be right, or shared memory is too small for the algorithm.
     """
     if parent.Get_size() == 1:
         return SerialCommunicator()
@@ -65,7 +65,7 @@ def open_communicator(parent: MPI.Intracomm, settings: CommunicationConfig, tell
 
 @dataclass(frozen=True)
 class Opened:
-    """Both communicators of a world, to compare them."""
+    """Both communicators of a world, for comparisons."""
 
     topology: Topology
     flat: MPICommunicator
@@ -73,7 +73,7 @@ class Opened:
 
 
 def open_both(parent: MPI.Intracomm, node_size: int | None = None) -> Opened:
-    """A flat and a hierarchical communicator of the same ranks; collective, raises as `open_communicator` does."""
+    """Open a flat and a hierarchical communicator of the same ranks; collective, raises as `open_communicator` does."""
     flat = MPICommunicator(parent)
     places = all_places(flat)
     topology = find_topology(places, node_size)
@@ -83,12 +83,12 @@ def open_both(parent: MPI.Intracomm, node_size: int | None = None) -> Opened:
 
 
 def slot_size(ranks: int) -> int:
-    """Bytes of a window's slot for a world of ``ranks``: long messages get rows of 16 KiB or more, in up to a thousand ranks."""
+    """Bytes of a window's slot for a world of ``ranks``: up to a thousand ranks, a row of a long message has at least 16 KiB."""
     return min(_LARGEST_SLOT, max(_SMALLEST_SLOT, ranks * _SLOT_PER_RANK))
 
 
 def _flat_text(places: list[Place], node_size: int | None) -> str:
-    """For flat communication nodes are of no importance: what is wrong with them is told, and nothing else."""
+    """Describe the nodes, or what is wrong with them, which does not matter to flat communication."""
     try:
         return f"{find_topology(places, node_size).text()}; flat communication"
     except WorldError as error:
@@ -105,8 +105,8 @@ def _choose(flat: MPICommunicator, places: list[Place], topology: Topology, algo
     hierarchical = hierarchy(flat, topology, SLOTS, slot_size(flat.size))
     if algorithm == "hierarchical":
         return hierarchical, "hierarchical communication"
-    choice = calibrate(flat, hierarchical)
-    return ChoosingCommunicator(flat, hierarchical, choice), choice.text()
+    calibration = calibrate(flat, hierarchical)
+    return ChoosingCommunicator(flat, hierarchical, calibration), calibration.text()
 
 
 def _window_bytes(topology: Topology) -> int:
@@ -114,12 +114,12 @@ def _window_bytes(topology: Topology) -> int:
 
 
 def hierarchy(flat: MPICommunicator, topology: Topology, slots: int, slot_bytes: int) -> HierarchicalCommunicator:
-    """The hierarchical communicator beside a flat one; collective."""
+    """Open the hierarchical communicator beside a flat one; collective."""
     ranks = topology.nodes[topology.node_of[flat.rank]]
     local, size = ranks.index(flat.rank), window_bytes(len(ranks), slots, slot_bytes)
     group = flat.group(topology.node_of[flat.rank])
     if len(ranks) == 1:
-        flat.barrier()  # the nodes with several ranks meet there
+        flat.barrier()  # matches the barrier of nodes with several ranks
         window = NodeWindow(np.zeros(size, dtype=np.uint8), 1, 0, slots, slot_bytes, lambda: None)
         return HierarchicalCommunicator(flat, topology, window, flat, flat.waiting)
     from mpi4py import MPI
@@ -129,7 +129,7 @@ def hierarchy(flat: MPICommunicator, topology: Topology, slots: int, slot_bytes:
     memory = np.frombuffer(buffer, dtype=np.uint8)
     shared.Lock_all(MPI.MODE_NOCHECK)
     if local == 0:
-        memory[...] = 0  # written to at once: what /dev/shm cannot hold is an error now, and not in the middle of an epoch
+        memory[...] = 0  # write to all of it, so that a /dev/shm that is too small fails now, not in the middle of an epoch
         shared.Sync()
     flat.barrier()
     shared.Sync()
@@ -138,7 +138,7 @@ def hierarchy(flat: MPICommunicator, topology: Topology, slots: int, slot_bytes:
 
 
 def all_places(flat: MPICommunicator) -> list[Place]:
-    """Where every rank runs, on every rank; collective."""
+    """Gather the places of all ranks on every rank; collective."""
     own = this_place(flat.sharing(), flat.size)
     rows = gather_bytes(flat, json.dumps(asdict(own)).encode())
     everyone = None if rows is None else json.dumps([json.loads(row) for row in rows]).encode()

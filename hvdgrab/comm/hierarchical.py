@@ -2,7 +2,7 @@
 
 A payload crosses the network once for a node, not once for a rank: an allgather of m bytes on N nodes of L ranks brings
 (N − 1)·L·m bytes into a node, L times less than if every rank sent to every other.  Each node has a leader, which alone talks to
-other nodes: it sends the bytes of the node's ranks from shared memory, and receives into it, from where all of them read.
+other nodes: it sends the bytes of the node's ranks from shared memory, and receives into it, where all of them read.
 
 A call is cut into steps that follow each other through the window's slots, so that one step is on the network while the next is
 written and the one before is read; memory does not grow with the message, and no count comes near 2³¹.

@@ -1,7 +1,7 @@
-"""Messages between the training ranks and a server that does not train: from one to one, each sender's in order.
+"""Messages between the training ranks and a server that does not train; those of one sender to one receiver stay in order.
 
-A link has W + 1 ends: those of the ranks 0 … W − 1, and the server's, number W.  A message is a row of numbers and a body of
-bytes.  Every end belongs to one thread.
+A link has W + 1 ends: those of the ranks 0 … W − 1, and end W of the server.  A message is a row of numbers and a body of bytes.
+Every end belongs to one thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 ROW = 7
-"""Numbers of a message's row."""
+"""Length of a message's row."""
 Row = NDArray[np.int64]
 Body = NDArray[np.uint8]
 EMPTY: Body = np.zeros(0, dtype=np.uint8)
@@ -28,7 +28,7 @@ _CHUNK_BYTES = 2**30
 
 
 class Message(NamedTuple):
-    """What arrived."""
+    """A received message."""
 
     sender: int
     row: Row
@@ -38,7 +38,7 @@ class Message(NamedTuple):
 
 
 class Link(Protocol):
-    """One end.  Every call raises `CommunicatorClosed` once `cancel` was called."""
+    """One end of a link.  Every call raises `CommunicatorClosed` after `cancel`."""
 
     @property
     def rank(self) -> int:
@@ -46,24 +46,24 @@ class Link(Protocol):
 
     @property
     def server(self) -> int:
-        """The server's number, which is that of the training ranks (W)."""
+        """The server's number: the number of training ranks (W)."""
 
     def send(self, to: int, row: Row, body: Body = EMPTY) -> None:
-        """Send a message; both may be changed when this returns, which may wait until a large one is being received."""
+        """Send a message; may wait until the receiver takes a large one.  Afterwards row and body may be changed."""
 
     def receive(self, sender: int | None = None) -> Message:
-        """Wait for the next message, of one sender or of any."""
+        """Wait for the next message of a sender, or of any."""
 
     def cancel(self) -> None:
-        """Make calls that wait, and all later ones, raise `CommunicatorClosed`.  May be called from another thread."""
+        """Make waiting and later calls raise `CommunicatorClosed`.  May be called from another thread."""
 
 
 class MPILink:
-    """A link over an MPI communicator of its own, whose last rank is the server.
+    """A link over its own MPI communicator, whose last rank is the server.
 
     Args:
-        comm: nobody else may use it.
-        chunk_bytes: most bytes of one MPI message; the same at all ends.
+        comm: used by this link alone.
+        chunk_bytes: most bytes of one MPI message; equal at all ends.
     """
 
     def __init__(self, comm: MPI.Comm, chunk_bytes: int = _CHUNK_BYTES) -> None:
@@ -107,10 +107,10 @@ class MPILink:
 
 
 class ServedCommunicator(ForwardingCommunicator):
-    """The communicator between the training ranks, together with their link to the server, which outlives a session's `close`.
+    """The communicator between the training ranks, and their link to the server, which a session's `close` does not close.
 
     Args:
-        ranks: does all that a `Communicator` does.
+        ranks: the communicator between the training ranks.
         link: this rank's end.
     """
 

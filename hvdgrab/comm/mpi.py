@@ -1,7 +1,7 @@
-"""The communicator over MPI: non-blocking calls, polled, on a duplicate of COMM_WORLD.
+"""The communicator over MPI: polled non-blocking operations on a duplicate of COMM_WORLD.
 
-Open MPI makes no progress in the background, and its blocking calls burn a core while they wait.  So every call here starts a
-non-blocking operation and tests it; see `hvdgrab.comm.waiting`.
+Open MPI makes no progress in the background, and its blocking calls use a full core while they wait.  Hence every call here
+starts a non-blocking operation and polls it; see `hvdgrab.comm.waiting`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 CHUNK_ELEMENTS = 2**30
-"""Elements in one MPI message: counts are C ints, so 2³¹ is out of reach."""
+"""Most elements in one MPI message: counts are C ints, below 2³¹."""
 
 _GATHER_TAG, _NOTICE_TAG, _EXCHANGE_TAG, _NODES_TAG = 1, 2, 3, 4
 
 _LEFT_BEHIND: list[Any] = []
-"""Notices that were still on their way when their communicator was closed: MPI reads their buffers as long as it runs."""
+"""Notices that were on their way when their communicator was closed: MPI may read their buffers until it ends."""
 
 
 class MPICommunicator:
-    """A duplicate of an MPI communicator, so that no message of hvdgrab can meet one of Horovod or of the script.
+    """Communicates over a duplicate of an MPI communicator, so that messages never match those of Horovod or the script.
 
-    Construction is collective.  Needs ``MPI.THREAD_MULTIPLE``; `hvdgrab.comm.world.check_world` refuses anything less.
+    Construction is collective.  Needs ``MPI.THREAD_MULTIPLE``, which `hvdgrab.comm.world.check_mpi` checks.
 
     Args:
         parent: the communicator to duplicate, usually ``MPI.COMM_WORLD``.
-        chunk_elements: largest number of array elements in one message.
+        chunk_elements: most array elements in one message.
     """
 
     def __init__(self, parent: MPI.Intracomm, chunk_elements: int = CHUNK_ELEMENTS) -> None:
@@ -47,7 +47,7 @@ class MPICommunicator:
         self.waiting = Waiting(self.rank, self._check_running)
         self._comm: MPI.Intracomm | None = None
         self._unsent: list[tuple[MPI.Request, NDArray[np.int64]]] = []
-        """Notices that may still be on their way out, with the buffers that MPI reads them from."""
+        """Notices that may still be on their way, with the buffers that MPI reads."""
         duplicate, request = parent.Idup()
         self._wait([request], "duplicating the communicator")
         self._comm = duplicate
@@ -67,7 +67,7 @@ class MPICommunicator:
         receive[root] = send
         others = [rank for rank in range(self.size) if rank != root]
         parts = {rank: [comm.Irecv(part, rank, _GATHER_TAG) for part in self._chunks(receive[rank, ...])] for rank in others}
-        for rank in others:  # all are on their way; this is only the order in which they are noticed
+        for rank in others:  # all have started; this waits for them in the order of ranks
             self._wait(parts[rank], "gather", rank)
 
     def allgather(self, send: Buffer, receive: Buffer) -> None:
@@ -79,7 +79,7 @@ class MPICommunicator:
         self._exchange({rank: send[rank, ...] for rank in range(self.size)}, receive, "alltoall")
 
     def _exchange(self, outgoing: dict[int, Buffer], receive: Buffer, what: str) -> None:
-        """Send ``outgoing[rank]`` to every rank and fill the rows of ``receive``, next ranks first, to spread the load."""
+        """Send ``outgoing[rank]`` to every rank and receive into the rows of ``receive``, next ranks first to spread the load."""
         comm = self._open()
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
         parts = [(part, rank) for rank in others for part in self._chunks(outgoing[rank])]
@@ -126,7 +126,7 @@ class MPICommunicator:
         self.waiting.cancel()
 
     def close(self) -> None:
-        """Forget the duplicate.  It is not freed: that is collective, and other ranks may be gone."""
+        """Drop the duplicate without freeing it: freeing is collective, and other ranks may be gone."""
         self.waiting.cancel()
         self._comm = None
         _LEFT_BEHIND.extend(self._unsent)
@@ -140,17 +140,17 @@ class MPICommunicator:
         return self._open().Irecv(part, rank, _NODES_TAG)
 
     def progress(self) -> None:
-        """Let MPI move on what is on its way; it does nothing by itself."""
+        """Let MPI make progress, which it does only within calls."""
         self._open().Iprobe(self._mpi.ANY_SOURCE, _NODES_TAG)
 
     def group(self, color: int) -> MPI.Intracomm:
-        """A communicator of those ranks that give the same ``color``, by rank; collective."""
+        """Make a communicator of the ranks with the same ``color``, in rank order; collective."""
         comm = self._open()
         self.barrier()
         return cast("MPI.Intracomm", comm.Split(color, self.rank))
 
     def sharing(self) -> int:
-        """The smallest rank that MPI lets this one share memory with; collective."""
+        """Find the smallest rank with which MPI lets this one share memory; collective."""
         comm = self._open()
         self.barrier()
         local = comm.Split_type(self._mpi.COMM_TYPE_SHARED, self.rank)
@@ -160,7 +160,7 @@ class MPICommunicator:
         return int(first[0])
 
     def barrier(self) -> None:
-        """Wait until every rank has come; before calls of MPI that burn a core while they wait."""
+        """Wait for every rank, polling; use it before blocking MPI calls, which use a full core while they wait."""
         self._wait([self._open().Ibarrier()], "meeting")
 
     def _open(self) -> MPI.Intracomm:
@@ -173,7 +173,7 @@ class MPICommunicator:
         self._unsent = [(request, buffer) for request, buffer in self._unsent if not request.Test()]
 
     def _check_running(self) -> None:
-        """A call after MPI's end would crash the process."""
+        """Raise if MPI has ended, because a call would then crash the process."""
         if self._mpi.Is_finalized():
             raise CommunicatorClosed(
                 f"rank {self.rank}: MPI has ended together with Horovod: call optimizer.close() on every rank before "
@@ -187,5 +187,5 @@ class MPICommunicator:
         return [flat[start : start + self._chunk] for start in range(0, max(flat.size, 1), self._chunk)]
 
     def _wait(self, requests: list[Any], what: str, peer: int | None = None) -> None:
-        # MPI has no event to wait for: the test itself is what moves messages on.
+        # MPI offers no event to wait for, and makes progress only in the test
         self.waiting.until(lambda: bool(self._mpi.Request.Testall(requests)), what, [] if peer is None else [peer])

@@ -1,7 +1,6 @@
-"""Ranks as threads of one process, for tests and simulations: flat, in made-up nodes, and with a server.
+"""Ranks as threads of one process, for tests and simulations: flat, in simulated nodes, and with a server.
 
-These communicators keep the contract of the real ones, including their strictness: if a rank makes another call than the
-others, the error names it.
+These communicators are as strict as the real ones: if a rank makes another call than the others, the error names it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ AnyCommunicator = TypeVar("AnyCommunicator", bound=Communicator)
 
 
 class _Meeting:
-    """One collective call: the contributions that have arrived so far."""
+    """The contributions to one collective call so far."""
 
     def __init__(self) -> None:
         self.signatures: dict[int, tuple[object, ...]] = {}
@@ -37,14 +36,14 @@ class _Meeting:
 
 
 class _World:
-    """What the ranks of a simulated job share."""
+    """The state that the ranks of a simulated job share."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.condition = threading.Condition()
         self.meetings: dict[int, _Meeting] = {}
         self.notices: list[list[tuple[int, NDArray[np.int64]]]] = [[] for _ in range(size)]
-        """For every rank: sender and notice of those that it has not read yet."""
+        """For every rank, senders and notices that it has not read."""
         self.cancelled = False
 
 
@@ -103,13 +102,13 @@ class ThreadCommunicator:
         return arrived
 
     def cancel(self) -> None:
-        """Wake and end every rank of the world."""
+        """Cancel the calls of every rank of the world."""
         with self._world.condition:
             self._world.cancelled = True
             self._world.condition.notify_all()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""
 
     def _check_open(self) -> None:
         if self._world.cancelled:
@@ -137,7 +136,7 @@ class ThreadCommunicator:
 
 
 def thread_world(size: int) -> list[ThreadCommunicator]:
-    """The communicators of a simulated job of ``size`` ranks, in rank order."""
+    """Make the communicators of a simulated job of ``size`` ranks, in rank order."""
     world = _World(size)
     return [ThreadCommunicator(world, rank) for rank in range(size)]
 
@@ -145,10 +144,10 @@ def thread_world(size: int) -> list[ThreadCommunicator]:
 def run_ranks(size: int, work: Callable[[ThreadCommunicator], Result], timeout: float = 60.0) -> list[Result]:
     """Run ``work(communicator)`` on ``size`` threads and return the results in rank order.
 
-    The first rank that raises ends the others, as a launcher would, and its exception is raised here.
+    If a rank raises, the others are cancelled, and its exception is raised here.
 
     Raises:
-        TimeoutError: ranks still wait for each other after ``timeout`` seconds.
+        TimeoutError: ranks are not done after ``timeout`` seconds.
     """
     return run_all(thread_world(size), work, timeout)
 
@@ -156,7 +155,7 @@ def run_ranks(size: int, work: Callable[[ThreadCommunicator], Result], timeout: 
 def run_all(
     communicators: Sequence[AnyCommunicator], work: Callable[[AnyCommunicator], Result], timeout: float = 60.0
 ) -> list[Result]:
-    """`run_ranks` with communicators that exist already, of all ranks of a world."""
+    """Do what `run_ranks` does, with given communicators of all ranks of a world."""
     with ThreadPoolExecutor(len(communicators)) as pool:
         futures: list[Future[Result]] = [pool.submit(work, communicator) for communicator in communicators]
         done, pending = wait(futures, timeout=timeout, return_when=FIRST_EXCEPTION)
@@ -171,14 +170,14 @@ def run_all(
 
 
 class _Sent:
-    """A message that was copied when it was sent."""
+    """A message that was copied when it was sent, and is done."""
 
     def Test(self) -> bool:
         return True
 
 
 class _Expected:
-    """A message that is still to come."""
+    """A message to receive."""
 
     def __init__(self, part: Bytes, box: deque[Bytes]) -> None:
         self._part, self._box, self._arrived = part, box, False
@@ -191,7 +190,7 @@ class _Expected:
 
 
 class _Post:
-    """Messages between the ranks of one process, and how many bytes each rank was sent by each."""
+    """Messages between the ranks of one process, and the bytes sent between each two of them."""
 
     def __init__(self) -> None:
         self.boxes: dict[tuple[int, int], deque[Bytes]] = {}
@@ -219,16 +218,16 @@ class _Desk:
         return _Expected(part, self._post.box(rank, self._rank))
 
     def progress(self) -> None:
-        """There is nothing to move."""
+        """Do nothing: messages arrive at once."""
 
 
 class ThreadNodes:
-    """A made-up cluster whose ranks are threads; ``communicators`` in rank order.
+    """A simulated cluster whose ranks are threads, with ``communicators`` in rank order.
 
     Args:
-        nodes: the ranks of every node; all ranks together are 0 … W − 1.
-        slots: of every node's window.
-        slot_bytes: size of each.
+        nodes: the ranks of every node, together 0 … W − 1.
+        slots: number of slots of every node's window.
+        slot_bytes: size of each slot.
     """
 
     def __init__(self, nodes: Sequence[Sequence[int]], slots: int = 4, slot_bytes: int = 4096) -> None:
@@ -246,7 +245,7 @@ class ThreadNodes:
         self.communicators = [join(flat) for flat in thread_world(self.topology.size)]
 
     def carried(self, node: int) -> int:
-        """Bytes that the ranks of a node were sent from other nodes by gathers, allgathers and broadcasts."""
+        """Bytes that gathers, allgathers and broadcasts sent to the ranks of a node from other nodes."""
         of = self.topology.node_of
         return sum(count for (source, target), count in self._post.carried.items() if of[target] == node != of[source])
 
@@ -289,7 +288,7 @@ class ThreadLink:
 
 
 def thread_links(size: int) -> list[ThreadLink]:
-    """The ends of a simulated job of ``size`` ranks and a server, in the order of their numbers."""
+    """Make the ends of a link between ``size`` simulated ranks and a server, in the order of their numbers."""
     ends: list[ThreadLink] = []
     condition = threading.Condition()
     ends.extend(ThreadLink(ends, condition, number, size) for number in range(size + 1))

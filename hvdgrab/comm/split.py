@@ -1,4 +1,4 @@
-"""A world that is divided: one process balances and does not train, the others are the ranks that Horovod counts."""
+"""Dividing a world: one process balances and does not train, the others are the ranks that Horovod counts."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 PATIENCE = 30.0
-"""Seconds between two messages of a process that waits for the others to say what they are."""
+"""Seconds between two messages of a process that waits to learn the roles of the others."""
 _ADVICE = "every training process must call hvdgrab.init() instead of hvd.init()"
 
 
 @dataclass(frozen=True)
 class Split:
-    """This process' place in a divided world."""
+    """This process's place in a divided world."""
 
     training: MPI.Intracomm
     """The ranks that train; COMM_NULL in the server."""
     meeting: MPI.Intracomm
-    """All, the server last."""
+    """All processes, the server last."""
     serves: bool
     """Whether this process is the server."""
 
     def link(self) -> MPILink:
-        """This process' end of the link to the server, for one thread."""
+        """Open this process's end of the link to the server, for one thread."""
         return MPILink(self.meeting)
 
 
@@ -41,7 +41,7 @@ _split: Split | None = None
 
 
 def split_off() -> Split | None:
-    """How this process' world was divided; None where it was not."""
+    """How this process's world was divided; None if it was not."""
     return _split
 
 
@@ -50,10 +50,10 @@ def split_world(serves: bool, wanted: bool) -> Split | None:
 
     Args:
         serves: this process was started as a server.
-        wanted: this process' settings ask for a server; if none was started as one, the last process becomes it.
+        wanted: this process's settings ask for a server; if no process was started as one, the last becomes the server.
 
     Raises:
-        WorldError: several servers, nobody to train, or a server that the settings do not ask for.
+        WorldError: there are several servers, no process trains, or the settings do not ask for the server.
     """
     global _split
     from mpi4py import MPI
@@ -71,13 +71,13 @@ def split_world(serves: bool, wanted: bool) -> Split | None:
 
 
 def choose_server(roles: Sequence[int]) -> int | None:
-    """The process that serves; None if none is to.
+    """Choose the process that serves; None if there is to be no server.
 
     Args:
-        roles: of every process: 1 if it was started as a server, plus 2 if its settings ask for one.
+        roles: for every process, 1 if it was started as a server, plus 2 if its settings ask for one.
 
     Raises:
-        WorldError: see `split_world`; the same in every process.
+        WorldError: see `split_world`; in every process.
     """
     servers = [rank for rank, role in enumerate(roles) if role & 1]
     asking = [rank for rank, role in enumerate(roles) if role & 2 and not role & 1]
@@ -102,19 +102,19 @@ def choose_server(roles: Sequence[int]) -> int | None:
 
 
 def _everyones_role(world: MPI.Intracomm, role: int) -> list[int]:
-    """Waits with words: a training program that calls hvd.init() itself never comes here."""
+    """Gather the roles, with warnings while it waits: a training program that calls hvd.init() itself never answers."""
     roles = np.zeros(world.Get_size(), dtype=np.int64)
     request = world.Iallgather(np.array([role], dtype=np.int64), roles)
-    began, next_words = time.monotonic(), PATIENCE
+    began, next_warning = time.monotonic(), PATIENCE
     while not request.Test():
         time.sleep(1e-3)
-        if time.monotonic() - began > next_words:
+        if time.monotonic() - began > next_warning:
             print(
-                f"hvdgrab: process {world.Get_rank()} has waited {next_words:.0f} s for the others to say whether they train or "
-                f"serve: {_ADVICE}",
+                f"hvdgrab: process {world.Get_rank()} has waited {next_warning:.0f} s to learn which processes train or serve: "
+                f"{_ADVICE}",
                 file=sys.stderr,
                 flush=True,
             )
-            next_words += PATIENCE
+            next_warning += PATIENCE
     counted: list[int] = roles.tolist()
     return counted

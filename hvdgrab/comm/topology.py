@@ -1,10 +1,10 @@
-"""Which ranks share a node: what MPI says, compared with host names and SLURM.
+"""Which ranks share a node, according to MPI, checked against host names and SLURM.
 
-MPI's word counts, because only it can give ranks a common piece of memory; the others tell whether to believe it.  When a
-shared-memory split puts every rank alone, or ranks of two machines together, the run would be slow or would crash, in silence
-until then.  So it is refused at the start, with advice.
+MPI decides, because only MPI can give ranks shared memory; host names and SLURM tell whether MPI can be right.  If MPI put every
+rank on a node of its own, or ranks of two machines on one, the run would be slow or would crash without a warning.  Such a world
+is refused at the start, with advice.
 
-Nothing here calls MPI: `hvdgrab.comm.connect` collects the facts, and any cluster can be made up.
+Nothing here calls MPI: `hvdgrab.comm.connect` collects the facts, and tests can simulate any cluster.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _NEITHER = "or communication.algorithm: flat, which needs no nodes"
 
 @dataclass(frozen=True)
 class Place:
-    """What one rank knows about where it runs."""
+    """The facts that one rank knows about the host that it runs on."""
 
     host: str
     sharing: int
-    """Smallest rank among those that MPI lets it share memory with, itself included: the same number on all of them."""
+    """Smallest of the ranks with which MPI lets it share memory, itself included: equal on all of them."""
     slurm_node: int | None = None
-    """SLURM_NODEID, where SLURM started this world."""
+    """SLURM_NODEID; None if SLURM did not start this world."""
     shared_memory: int | None = None
-    """Free bytes of /dev/shm; None where the system has none."""
+    """Free bytes of /dev/shm; None if the system has none."""
 
 
 def this_place(sharing: int, size: int, environment: Mapping[str, str] = os.environ) -> Place:
-    """The facts of this process; ``size``: number of ranks, to tell SLURM's variables of this world from left-over ones."""
+    """Collect the facts of this process; ``size``, the number of ranks, tells SLURM's variables of this world from older ones."""
     node, tasks = environment.get("SLURM_NODEID", ""), environment.get("SLURM_STEP_NUM_TASKS", "")
     of_this_world = node.isdigit() and tasks == str(size)
     return Place(socket.gethostname(), sharing, int(node) if of_this_world else None, free_shared_memory())
 
 
 def free_shared_memory(path: Path = SHARED_MEMORY) -> int | None:
-    """Bytes that may still be written to /dev/shm; None where there is none."""
+    """Bytes that may still be written to /dev/shm; None if there is none."""
     try:
         state = os.statvfs(path)
     except OSError:
@@ -53,14 +53,14 @@ def free_shared_memory(path: Path = SHARED_MEMORY) -> int | None:
 
 @dataclass(frozen=True)
 class Topology:
-    """The nodes of a world.  Nodes are numbered in the order of their smallest ranks."""
+    """The nodes of a world, numbered in the order of their smallest ranks."""
 
     nodes: tuple[tuple[int, ...], ...]
     """The ranks of every node, ascending."""
     hosts: tuple[str, ...]
     """The host name of every node."""
     notes: tuple[str, ...] = ()
-    """What a reader should know: sources that disagree without harm."""
+    """Harmless disagreements between the sources, for the reader."""
     node_of: tuple[int, ...] = field(init=False)
     """The node of every rank."""
 
@@ -74,16 +74,16 @@ class Topology:
         return len(self.node_of)
 
     def leader(self, node: int, root: int | None = None) -> int:
-        """The rank that speaks for a node: ``root`` on its own node, else the smallest."""
+        """The node's leader, which talks to other nodes: ``root`` on its own node, else the smallest rank."""
         return root if root is not None and self.node_of[root] == node else self.nodes[node][0]
 
     @property
     def flat(self) -> bool:
-        """Whether no two ranks share a node: a hierarchy would change nothing."""
+        """Whether no two ranks share a node, so that a hierarchy would change nothing."""
         return len(self.nodes) == self.size
 
     def text(self) -> str:
-        """One line: ranks, nodes, who is where, and the notes."""
+        """Describe ranks, nodes, the place of each rank, and the notes in one line."""
         ranks = f"{self.size} rank{'s' * (self.size != 1)} on {len(self.nodes)} node{'s' * (len(self.nodes) != 1)}"
         shown = [f"{host} {_spans(ranks)}" for host, ranks in zip(self.hosts, self.nodes, strict=True)]
         places = ", ".join(shown if len(shown) <= 8 else [*shown[:6], "…", shown[-1]])
@@ -91,14 +91,14 @@ class Topology:
 
 
 def find_topology(places: Sequence[Place], node_size: int | None = None) -> Topology:
-    """The nodes of a world from the facts of all ranks, in rank order.
+    """Find the nodes of a world from the facts of all ranks.
 
     Args:
-        places: of rank 0, 1, ….
-        node_size: take so many consecutive ranks as a node instead (``communication.node_size``).
+        places: of all ranks, in rank order.
+        node_size: number of consecutive ranks of each node, instead of MPI's nodes (``communication.node_size``).
 
     Raises:
-        WorldError: MPI's nodes cannot be right, or the override does not fit; every rank comes to the same conclusion.
+        WorldError: on every rank, if MPI's nodes cannot be right, or ``node_size`` does not fit.
     """
     by_mpi = _groups(place.sharing for place in places)
     hosts = [place.host for place in places]
@@ -117,7 +117,7 @@ def find_topology(places: Sequence[Place], node_size: int | None = None) -> Topo
 
 
 def check_shared_memory(places: Sequence[Place], topology: Topology, window_bytes: int) -> str:
-    """Why the nodes' windows of ``window_bytes`` each cannot be made, with advice; empty where they can.
+    """Explain why shared memory is too small for windows of ``window_bytes`` on all nodes; empty if it is not.
 
     Half of the free space is left to MPI itself and to other jobs.  Nodes with the same host name share theirs.
     """
@@ -134,7 +134,7 @@ def check_shared_memory(places: Sequence[Place], topology: Topology, window_byte
 
 
 def _compare(by_mpi: tuple[tuple[int, ...], ...], hosts: Sequence[str]) -> list[str]:
-    """What it means that MPI's nodes are not the host names'."""
+    """Notes on MPI's nodes that differ from those of the host names; raise if MPI's cannot be right."""
     for ranks in by_mpi:
         names = dict.fromkeys(hosts[rank] for rank in ranks)
         if len(names) > 1:
@@ -164,9 +164,9 @@ def _overridden(by_mpi: tuple[tuple[int, ...], ...], hosts: Sequence[str], node_
     together = {rank: number for number, ranks in enumerate(by_mpi) for rank in ranks}
     for ranks in nodes:
         if len({together[rank] for rank in ranks}) > 1:
-            where = ", ".join(f"rank {rank} on {hosts[rank]}" for rank in ranks)
+            places = ", ".join(f"rank {rank} on {hosts[rank]}" for rank in ranks)
             raise WorldError(
-                f"communication.node_size is {node_size}, but MPI lets these ranks share no memory: {where}. Set a smaller one, "
+                f"communication.node_size is {node_size}, but MPI lets these ranks share no memory: {places}. Set a smaller one, "
                 f"start the ranks of a node together (mpirun --map-by slot), {_NEITHER}"
             )
     same = nodes == by_mpi
@@ -175,7 +175,7 @@ def _overridden(by_mpi: tuple[tuple[int, ...], ...], hosts: Sequence[str], node_
 
 
 def _groups(keys: Iterable[object]) -> tuple[tuple[int, ...], ...]:
-    """Ranks with the same key, groups in the order of their smallest ranks."""
+    """Group the ranks with equal keys, in the order of the groups' smallest ranks."""
     found: dict[object, list[int]] = {}
     for rank, key in enumerate(keys):
         found.setdefault(key, []).append(rank)
@@ -183,7 +183,7 @@ def _groups(keys: Iterable[object]) -> tuple[tuple[int, ...], ...]:
 
 
 def _spans(ranks: Sequence[int]) -> str:
-    """``0-3,8``."""
+    """Write ranks as ``0-3,8``."""
     spans: list[list[int]] = []
     for rank in ranks:
         if spans and spans[-1][1] == rank - 1:

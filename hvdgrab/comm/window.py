@@ -1,9 +1,11 @@
-"""The memory that the ranks of a node share: slots for what travels, and counters that say how far each rank is.
+"""The memory that the ranks of a node share: slots for payloads, and counters of each rank's progress.
 
-A call is a number of *steps*; step t uses slot t modulo the number of slots.  Three counters a rank, each of steps completed in
-order: ``wrote`` (its part is in the slot), ``ready`` (what came from other nodes is there too; of the rank that speaks for the
-node), ``done`` (it needs the slot no longer).  A slot is free again once every rank is done with it.  Only a counter's own rank
-changes it, so nothing is locked.
+A call consists of *steps*; step t uses slot t modulo the number of slots.  Each rank has three counters of steps, which it
+completes
+in order: ``wrote`` (its part is in the slot), ``ready`` (the parts of other nodes are there too; counted by the node's leader),
+    and
+``done`` (it no longer needs the slot).  A slot is free once every rank is done with it.  Only its own rank changes a counter, so
+that no locks are needed.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LINE = 64
-"""Bytes between counters: a cache line each, since every rank polls them."""
+"""Bytes between counters: a cache line each, because every rank polls them."""
 
 Bytes = NDArray[np.uint8]
 
@@ -23,12 +25,12 @@ class NodeWindow:
     """One rank's view of its node's memory.
 
     Args:
-        memory: (`window_bytes`,) uint8, the same on all ranks of the node; zero at first.
+        memory: (`window_bytes`,) uint8, shared by all ranks of the node; zero at the start.
         ranks: number of ranks of the node.
-        local: which of them this is.
+        local: this rank's number in the node.
         slots: number of slots.
         slot_bytes: size of each.
-        fence: makes writes of this rank visible to the others in their order, and theirs to it.
+        fence: makes this rank's writes visible to the others in order, and theirs to this rank.
     """
 
     def __init__(self, memory: Bytes, ranks: int, local: int, slots: int, slot_bytes: int, fence: Callable[[], object]) -> None:
@@ -40,22 +42,22 @@ class NodeWindow:
         self.slots, self.slot_bytes = slots, slot_bytes
 
     def slot(self, step: int) -> Bytes:
-        """(slot_bytes,) uint8: where a step's bytes are."""
+        """The slot of a step: (slot_bytes,) uint8."""
         slot: Bytes = self._slots[step % self.slots]
         return slot
 
     def is_free(self, step: int) -> bool:
-        """Whether every rank is done with what the slot held before."""
+        """Whether every rank is done with the step that used the slot before."""
         return self.reached(self.done, step - self.slots)
 
     def reached(self, counter: NDArray[np.int64], step: int, local: int | None = None) -> bool:
-        """Whether rank ``local``, or every rank, has completed ``step``; what they wrote before may then be read."""
+        """Whether rank ``local``, or every rank, has completed ``step``; if so, what they wrote before may be read."""
         behind = bool(counter[local] <= step) if local is not None else bool((counter <= step).any())
         self._fence()
         return not behind
 
     def behind(self, counter: NDArray[np.int64], step: int) -> list[int]:
-        """Local numbers of the ranks that have not completed ``step``."""
+        """List the local numbers of the ranks that have not completed ``step``."""
         return np.flatnonzero(counter <= step).tolist()  # type: ignore[no-any-return]
 
     def advance(self, counter: NDArray[np.int64], step: int) -> None:

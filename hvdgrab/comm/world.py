@@ -1,6 +1,6 @@
-"""Which ranks there are, and whether Horovod, MPI and the launcher agree about it.
+"""Which ranks there are, and whether Horovod, MPI and the launcher agree about them.
 
-When they do not, every process believes that it is alone and trains alone, in silence.  So everything is compared at the start.
+If they disagree, every process may train alone without any error.  Hence everything is compared at the start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 
 @dataclass(frozen=True)
 class World:
-    """This process' place: ``rank`` of ``size``, ``local_rank`` on its node, and whether Horovod runs."""
+    """This process's place: ``rank`` of ``size``, ``local_rank`` on its node, and whether Horovod runs."""
 
     rank: int
     size: int
@@ -33,7 +33,7 @@ class World:
 
 
 def initialized_horovod() -> Any | None:
-    """``horovod.torch`` if the script has imported *and* initialised it, else None.  Never imports it."""
+    """Return ``horovod.torch`` if the script has imported *and* initialised it, else None.  Never imports it."""
     module = sys.modules.get("horovod.torch")
     if module is None or not hasattr(module, "is_initialized") or not module.is_initialized():
         return None
@@ -41,11 +41,11 @@ def initialized_horovod() -> Any | None:
 
 
 def find_world(environment: Mapping[str, str] = os.environ) -> World:
-    """The world as Horovod sees it, or one process where Horovod is not used.
+    """Find the world as Horovod sees it, or a single process if Horovod is not used.
 
     Raises:
-        WorldError: the launcher started several processes but Horovod is not initialised, runs on Gloo, is elastic, or counts
-        other ranks.
+        WorldError: the launcher started several processes, but Horovod is not initialised, runs on Gloo, is elastic, or counts
+            other ranks.
     """
     expected = launched_size(environment) - (0 if split_off() is None else 1)
     hvd = initialized_horovod()
@@ -74,18 +74,18 @@ def find_world(environment: Mapping[str, str] = os.environ) -> World:
 
 
 def launched_size(environment: Mapping[str, str]) -> int:
-    """How many processes the launcher says it has started for this job; 1 where none says so."""
+    """The number of processes of this job by the launcher's variables; 1 if there are none."""
     for name in _LAUNCHER_SIZES:
         if environment.get(name, "").isdigit():
             return int(environment[name])
-    # SLURM_NTASKS is also set in a shell on an allocation; a step's own size is not.
+    # SLURM_NTASKS is also set in a shell on an allocation, unlike the size of a step
     if environment.get("SLURM_STEP_NUM_TASKS", "").isdigit() and environment.get("SLURM_LAUNCH_NODE_IPADDR"):
         return int(environment["SLURM_STEP_NUM_TASKS"])
     return 1
 
 
 def connector(world: World, settings: CommunicationConfig | None = None) -> Callable[[], Communicator]:
-    """How this process' communication thread gets its communicator; checks what can be checked alone first.
+    """Check what this process can check alone, and return what makes the communicator in its communication thread.
 
     Args:
         world: the ranks.
@@ -119,7 +119,7 @@ def connector(world: World, settings: CommunicationConfig | None = None) -> Call
 
 
 def check_mpi(mpi: Any, world: World) -> None:
-    """Compare MPI's view with Horovod's; ``mpi`` is the module ``mpi4py.MPI``."""
+    """Raise `WorldError` if MPI's view differs from Horovod's; ``mpi`` is the module ``mpi4py.MPI``."""
     check_one_library(f"rank {world.rank}")
     split = split_off()
     ranks = mpi.COMM_WORLD if split is None else split.training
@@ -137,7 +137,7 @@ def check_mpi(mpi: Any, world: World) -> None:
 
 
 def check_one_library(who: str) -> None:
-    """Raise `WorldError` where two MPI libraries are loaded in this process."""
+    """Raise `WorldError` if two MPI libraries are loaded in this process."""
     libraries = loaded_mpi_libraries()
     if len(libraries) > 1:
         raise WorldError(
@@ -147,7 +147,7 @@ def check_one_library(who: str) -> None:
 
 
 def loaded_mpi_libraries(maps: Path = Path("/proc/self/maps")) -> list[str]:
-    """Paths of the distinct ``libmpi.so`` files in this process, sorted; empty where the system does not tell."""
+    """Find the distinct MPI libraries loaded in this process, sorted by path; empty if the system does not tell."""
     try:
         text = maps.read_text()
     except OSError:
@@ -157,9 +157,9 @@ def loaded_mpi_libraries(maps: Path = Path("/proc/self/maps")) -> list[str]:
 
 
 def end_job(error: BaseException | None) -> None:
-    """End every rank of the job at once, with exit code 1; prints ``error`` first.
+    """Print ``error``, then end every rank of the job at once, with exit code 1.
 
-    For a rank that cannot go on while others wait for it.  In a single process, or where MPI is not running, only prints.
+    For a rank that cannot go on while others wait for it.  In a single process, or if MPI is not running, this only prints.
     """
     if error is not None:
         traceback.print_exception(error)

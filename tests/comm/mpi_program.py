@@ -14,7 +14,7 @@ import traceback
 import numpy as np
 from mpi4py import MPI
 
-from hvdgrab.comm.calibration import OPERATIONS, SIZES, Choice, ChoosingCommunicator
+from hvdgrab.comm.calibration import OPERATIONS, SIZES, Calibration, ChoosingCommunicator
 from hvdgrab.comm.connect import all_places, hierarchy, open_communicator
 from hvdgrab.comm.mpi import MPICommunicator
 from hvdgrab.comm.topology import find_topology
@@ -30,7 +30,7 @@ def cancelled_calls_end(comm) -> None:
         try:
             comm.gather(np.zeros(4), np.zeros((comm.size, 4)), 0)
         except CommunicatorClosed as error:
-            assert "closed while a gather waited" in str(error)
+            assert "closed while gather waited" in str(error)
         else:
             raise AssertionError("the gather ended, though no other rank took part")
 
@@ -66,7 +66,7 @@ def mixed():
     hierarchical = cut(None, 4, 4096)
     sizes = list(enumerate((8, 100, *SIZES)))
     table = {name: {size: (place + number) % 2 == 0 for place, size in sizes} for number, name in enumerate(OPERATIONS)}
-    return ChoosingCommunicator(hierarchical.inner, hierarchical, Choice(table))
+    return ChoosingCommunicator(hierarchical.inner, hierarchical, Calibration(table))
 
 
 def opened(**settings):

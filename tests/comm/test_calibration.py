@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from hvdgrab.comm import calibration as module
-from hvdgrab.comm.calibration import Choice, ChoosingCommunicator, calibrate
+from hvdgrab.comm.calibration import Calibration, ChoosingCommunicator, calibrate
 from hvdgrab.comm.simulated import ThreadNodes, run_all
 from tests.comm.checks import CHECKS
 
 
 def test_a_payload_takes_what_was_faster_at_the_next_measured_size():
-    choice = Choice({"gather": {1024: True, 8192: False, 65536: True}, "broadcast": {1024: False}})
+    choice = Calibration({"gather": {1024: True, 8192: False, 65536: True}, "broadcast": {1024: False}})
     flat = {size: choice.is_flat("gather", size) for size in (0, 1024, 1025, 8192, 8193, 10**9)}
     assert flat == {0: True, 1024: True, 1025: False, 8192: False, 8193: True, 10**9: True}
     assert not choice.is_flat("broadcast", 10**9)
@@ -20,12 +20,13 @@ def test_a_payload_takes_what_was_faster_at_the_next_measured_size():
 
 
 def test_the_choice_is_told_in_words():
-    choice = Choice({"gather": {1024: True, 8192: False}, "allgather": {1024: False, 8192: False}, "broadcast": {1024: True}})
-    assert choice.text() == "gather flat to 1 KiB, hierarchical above; allgather hierarchical; broadcast flat (measured)"
-    steps = Choice({"gather": {1024: True, 8192: True, 65536: False}, "broadcast": {1024: False, 8192: True, 65536: False}})
+    table = {"gather": {1024: True, 8192: False}, "allgather": {1024: False, 8192: False}, "broadcast": {1024: True}}
+    text = "gather flat to 1 KiB, hierarchical above; allgather hierarchical; broadcast flat (measured)"
+    assert Calibration(table).text() == text
+    steps = Calibration({"gather": {1024: True, 8192: True, 65536: False}, "broadcast": {1024: False, 8192: True, 65536: False}})
     assert steps.text().startswith("gather flat to 8 KiB, hierarchical above;")
     assert "broadcast hierarchical to 1 KiB, flat to 8 KiB, hierarchical above" in steps.text()
-    assert Choice({}, measured=False).text().endswith("broadcast hierarchical (not measured with more than 64 ranks)")
+    assert Calibration({}, measured=False).text().endswith("broadcast hierarchical (not measured with more than 64 ranks)")
 
 
 class Slow:
@@ -81,7 +82,7 @@ def test_a_large_world_is_not_measured():
 def test_ranks_that_change_between_both_keep_every_contract(check):
     table = {name: {8: True, 30: False, 100: True} for name in module.OPERATIONS}
     made = ThreadNodes([[0, 2], [1, 3]], slot_bytes=64)
-    communicators = [ChoosingCommunicator(comm.inner, comm, Choice(table)) for comm in made.communicators]
+    communicators = [ChoosingCommunicator(comm.inner, comm, Calibration(table)) for comm in made.communicators]
     run_all(communicators, check)
 
 
@@ -90,7 +91,7 @@ def test_each_call_goes_where_its_size_says():
     table = {name: {100: True, 10_000: False} for name in module.OPERATIONS}
 
     def work(comm):
-        chosen = ChoosingCommunicator(comm.inner, comm, Choice(table))
+        chosen = ChoosingCommunicator(comm.inner, comm, Calibration(table))
         chosen.broadcast(np.zeros(100, dtype=np.uint8), 0)
         before = made.carried(1)
         comm.inner.broadcast(np.zeros(1), 0)

@@ -117,7 +117,7 @@ def test_ranks_that_are_waited_for_are_named_and_a_cancelled_call_ends():
 
     timer = threading.Timer(0.3, look)
     timer.start()
-    with pytest.raises(CommunicatorClosed, match="rank 0: closed while a allgather waited"):
+    with pytest.raises(CommunicatorClosed, match="rank 0: closed while allgather waited"):
         first.allgather(np.zeros(4), np.zeros((4, 4)))
     timer.join()
     assert missing == [[1]]
