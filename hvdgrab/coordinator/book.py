@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,7 @@ from hvdgrab.errors import StateError, UsageError
 Orders = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A unit that a backward pass has consumed."""
 
     position: int

@@ -98,10 +98,10 @@ class OrderingSession:
             HvdGrabError: whatever happened in the communication thread.
         """
         match self._phase:
-            case InEpoch(work) | Ending(work, _):
-                pass
             case Idle(loaded):
                 work = self._open(loaded)
+            case InEpoch() | Ending() as under_way:  # without a pattern for `work`: this runs for every unit
+                work = under_way.work
         work.thread.check()
         place = self.book.consume()
         self._exits.reach(self.book.position)
