@@ -8,7 +8,7 @@ from launcher.daemon.http.client import OfflineRecord, read_record_offline
 from launcher.errors import LauncherError
 
 if TYPE_CHECKING:
-    from launcher.daemon.record.lease import Holder  # brings in SQLite, which commands do without while a daemon answers
+    from launcher.daemon.lease import Holder  # brings in SQLite, which commands do without while a daemon answers
 
 START = "`hvdgrab-launch daemon start` starts one, as does the next job"
 
@@ -20,7 +20,7 @@ def sentence(record: OfflineRecord, me: Holder | None = None) -> str:
         record: as it was read without a daemon.
         me: who asks; by default this process.
     """
-    from launcher.daemon.record.lease import Holder
+    from launcher.daemon.lease import Holder
 
     holder, own = record.holder, me or Holder()
     if holder is None:
@@ -50,7 +50,7 @@ def sentence(record: OfflineRecord, me: Holder | None = None) -> str:
 
 def lives(record: OfflineRecord, me: Holder | None = None) -> bool:
     """Whether a daemon of this host holds the record, although it does not answer here."""
-    from launcher.daemon.record.lease import Holder
+    from launcher.daemon.lease import Holder
 
     holder, own = record.holder, me or Holder()
     if holder is None or holder.released or holder.host != own.host:

@@ -1,26 +1,28 @@
-"""What the daemon's parts share."""
+"""What the daemon's parts share: the context, its clocks, the submitters' environments, faults that last, and places to crash."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from launcher.attempt.starter import Starter
-from launcher.daemon.clock import Clock
 from launcher.daemon.dirs import Dirs
-from launcher.daemon.environments import Environments
 from launcher.daemon.http.messages import JobView
 from launcher.daemon.queue import Capacity
-from launcher.daemon.record.jobs import Store
-from launcher.daemon.record.rows import Job
+from launcher.daemon.record import Job, Store
+from launcher.errors import LauncherError
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.variables import CRASH_AT
 
 log = logging.getLogger("hvdgrab.daemon")
 
@@ -41,7 +43,7 @@ class Context:
     store: Store
     dirs: Dirs
     starters: Mapping[str, Starter]
-    """By the name that `launcher.daemon.record.rows.Job.starter` holds."""
+    """By the name that `launcher.daemon.record.Job.starter` holds."""
     clock: Clock
     capacity: Capacity
     random: Random = field(default_factory=Random)
@@ -53,7 +55,7 @@ class Context:
     reasons: dict[str, str] = field(default_factory=dict)
     """What queued jobs wait for, by id."""
     troubles: dict[str, str] = field(default_factory=dict)
-    """What cannot be done at present with a job, by id; see `launcher.daemon.faults`."""
+    """What cannot be done at present with a job, by id; see `launcher.daemon.context`."""
     problem: str | None = None
     """What keeps the daemon from its work at present."""
     refused: str | None = None
@@ -83,3 +85,173 @@ class Context:
         events.add(event, **details)
         if events.error is not None:
             log.warning("%s: the event %s cannot be noted: %s", job.id, event, events.error)
+
+
+class Clock(Protocol):
+    """Time, for the daemon; tests have their own."""
+
+    def wall(self) -> float:
+        """Unix time in seconds: for what people read.  It may jump."""
+        ...
+
+    def steady(self) -> float:
+        """Seconds from some point on, which go on while the host sleeps and never go back: for all waiting."""
+        ...
+
+
+class SystemClock:
+    """The host's clocks."""
+
+    def wall(self) -> float:
+        """Unix time in seconds."""
+        return time.time()
+
+    def steady(self) -> float:
+        """Seconds since the host was started."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Environments:
+    """One file a job."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def keep(self, job_id: str, environment: Mapping[str, str]) -> None:
+        """Keep a job's environment.  Raises OSError where it cannot be written."""
+        path = self._path(job_id)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(number, "w", encoding="ascii") as file:
+                json.dump(dict(environment), file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def load(self, job_id: str) -> dict[str, str] | None:
+        """A job's environment; None where it was lost, as after the host was started again."""
+        try:
+            number = os.open(self._path(job_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(number, encoding="ascii") as file:
+                data = json.load(file)
+        except (OSError, ValueError):
+            return None
+        return data if isinstance(data, dict) else None
+
+    def forget(self, job_id: str) -> None:
+        """Remove a job's environment."""
+        self._path(job_id).unlink(missing_ok=True)
+
+    def kept(self) -> list[str]:
+        """Ids of all jobs whose environment is here."""
+        return [path.stem for path in self._directory.glob("[!.]*.json")]
+
+    def forget_unfinished(self) -> None:
+        """Remove what a daemon that was killed had begun to write; only where no other daemon lives."""
+        for path in self._directory.glob(".*"):
+            path.unlink(missing_ok=True)
+
+    def _path(self, job_id: str) -> Path:
+        return self._directory / f"{job_id}.json"
+
+
+LOOK, STOP, START, CLOSE = "looked at", "stopped", "started", "closed"
+"""What cannot be done with a job at present; of each kind a job has one fault at most."""
+
+
+def in_words(error: Exception) -> str:
+    """An error for people: which file and why, or what an error of the program itself says."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+class Faults:
+    """The faults of the moment; for the engine's thread."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._present: dict[tuple[str, str], str] = {}
+
+    def note(self, job: Job, kind: str, error: Exception) -> None:
+        """Say a job's fault, unless it has been said; call it while the error is handled."""
+        text = f"it cannot be {kind} now: {in_words(error)}"
+        if self._present.get((job.id, kind)) == text:
+            return
+        self._present[job.id, kind] = text
+        log.exception("%s: %s; it is tried again, and this is said once", job.id, text)
+        self._context.note(job, "trouble", reason=text)
+        self._show(job.id)
+
+    def over(self, job: Job, kind: str) -> None:
+        """That could be done now; said where it could not before."""
+        if self._present.pop((job.id, kind), None) is not None:
+            log.info("%s: it can be %s again", job.id, kind)
+            self._context.note(job, "trouble-over", what=kind)
+            self._show(job.id)
+
+    def forget(self, job: Job) -> None:
+        """The job has ended: nothing of it can be wrong any more."""
+        for key in [key for key in self._present if key[0] == job.id]:
+            del self._present[key]
+        self._show(job.id)
+
+    def note_starter(self, name: str, error: Exception) -> None:
+        """The same for the query that looks at all jobs of a kind."""
+        text = str(error) if isinstance(error, LauncherError) else in_words(error)
+        if self._present.get(("", name)) != text:
+            self._present["", name] = text
+            unexpected = None if isinstance(error, LauncherError) else error
+            log.warning("%s: %s; it is tried again, and this is said once", name, text, exc_info=unexpected)
+
+    def over_starter(self, name: str) -> None:
+        """The query was answered."""
+        if self._present.pop(("", name), None) is not None:
+            log.info("%s: it answers again", name)
+
+    def _show(self, job_id: str) -> None:
+        """What clients see as the job's reason while it lasts."""
+        texts = [text for (owner, _), text in self._present.items() if owner == job_id]
+        if texts:
+            self._context.troubles[job_id] = "; ".join(texts)
+        else:
+            self._context.troubles.pop(job_id, None)
+        self._context.changed()
+
+
+CRASH_STEPS = (
+    "submit-environment-kept",
+    "submit-recorded",
+    "submit-noted",
+    "cancel-marked",
+    "cancel-recorded",
+    "start-recorded",
+    "start-planned",
+    "start-spawned",
+    "start-confirmed",
+    "end-seen",
+    "end-recorded",
+    "close-noted",
+    "close-forgotten",
+    "spool-taken",
+    "spool-written",
+    "spool-submitted",
+)
+"""The places at which a test can end the daemon as a power failure would, by ``HVDGRAB_CRASH_AT=name[:n]`` at the n-th passage;
+in the order of a job's life."""
+_passed: dict[str, int] = {}
+
+
+def step(name: str) -> None:
+    """Pass one of `CRASH_STEPS`."""
+    wanted = os.environ.get(CRASH_AT)
+    if wanted is None:
+        return
+    place, _, count = wanted.partition(":")
+    _passed[name] = _passed.get(name, 0) + 1
+    if place == name and _passed[name] == int(count or 1):
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,12 +15,12 @@ from launcher.attempt.policy import Final, Verdict, decide
 from launcher.attempt.starter import Gone
 from launcher.attempt.sweep import sweep
 from launcher.attempt.unwritten import refused
-from launcher.daemon.context import Context, log
-from launcher.daemon.crash import step
-from launcher.daemon.record.rows import Job
-from launcher.daemon.requeued import by_scheduler, catch_up, corrected
+from launcher.daemon.context import Context, log, step
+from launcher.daemon.record import Job, Store
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED
+from launcher.host.clock import Unchanged
 from launcher.host.files import obstacle
+from launcher.host.text import duration
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import read_events
 from launcher.jobdir.marks import read_marks
@@ -37,6 +38,7 @@ from launcher.jobdir.words import (
     PREEMPTION,
     RESTARTING,
     TIME_LIMIT,
+    UNDER_WAY,
     WAITING,
 )
 
@@ -253,3 +255,92 @@ def _noted(events: list[dict[str, Any]], job: Job) -> bool:
         if event["event"] == "finished":
             return bool(event.get("state") == job.state)
     return False
+
+
+def catch_up(store: Store, job: Job) -> Job:
+    """The job at the newest attempt that was begun, with the ends of those before in the record; only SLURM begins any."""
+    if job.starter != "slurm":
+        return job
+    paths = JobPaths(Path(job.dir))
+    begun = [number for number in paths.attempt_numbers() if number > job.attempt and paths.attempt(number).claim.exists()]
+    if not begun:
+        return job
+    with store.transaction() as record:
+        for number in range(job.attempt, begun[-1]):
+            end = AttemptEnd.read(paths.attempt(number)) or _cut_off(number)
+            record.add_end(job.id, number, asdict(end))
+        passed = begun[-1] - job.attempt
+        changed = record.change(job.id, only_in=UNDER_WAY, attempt=begun[-1], attempts=job.attempts + passed)
+    return changed or job
+
+
+def _cut_off(number: int) -> AttemptEnd:
+    return AttemptEnd(number, FAILED, LOST_NODE, EXIT_FAILED, "SLURM put the job back; what ran the attempt left no word")
+
+
+def corrected(end: AttemptEnd, gone: Gone) -> AttemptEnd:
+    """An end as the job itself wrote it, unless only the scheduler knew that somebody had cancelled the job."""
+    if gone.cause != CANCELLED or end.cause != PREEMPTION:
+        return end
+    return replace(end, state=CANCELLED, cause=CANCELLED, exit_code=EXIT_INTERRUPTED, reason=gone.reason)
+
+
+def by_scheduler(end: AttemptEnd, gone: Gone) -> AttemptEnd:
+    """The end of an attempt that left no word, with what the scheduler says of it, where that is more than is known otherwise."""
+    if gone.cause is None or end.first_failing_rank is not None or end.state != FAILED:
+        return end
+    reason = gone.reason if end.cause != NOT_STARTED else f"{gone.reason}; {end.reason}"
+    if gone.cause == CANCELLED:
+        return replace(end, state=CANCELLED, cause=CANCELLED, exit_code=EXIT_INTERRUPTED, reason=gone.reason)
+    cause = end.cause if gone.cause == FAILURE else gone.cause
+    return replace(end, cause=cause, reason=reason)
+
+
+SILENT_SECONDS = 600.0
+"""Seconds without a touch after which a job that is to be cancelled is given up; ten times what file systems need to show one."""
+
+
+class RemoteSupervisors:
+    """Watches the signs of life of such attempts by this host's own steady clock; for the engine's thread."""
+
+    def __init__(self, context: Context, ending: Ending) -> None:
+        self._context = context
+        self._ending = ending
+        self._touches = Unchanged()
+
+    def reason(self, job: Job, reason: str) -> str:
+        """Why its state is unknown, and what to do about it once it has shown no life for long."""
+        if not self._silent(job):
+            return reason
+        return (
+            f"{reason}; it has shown no life for {duration(SILENT_SECONDS)}: if that host is gone for good, "
+            f"`hvdgrab-launch cancel {job.id}` gives it up"
+        )
+
+    def given_up(self, job: Job) -> bool:
+        """End a job that is to be cancelled, where nothing was heard of it for long; returns whether that was so."""
+        if not job.cancel or not self._silent(job):
+            return False
+        host = (job.handle or {}).get("host")
+        text = f"cancelled; its host {host} cannot be asked, and it had shown no life for {duration(SILENT_SECONDS)}"
+        now = self._context.clock.wall()
+        end = AttemptEnd(job.attempt, CANCELLED, CANCELLED, EXIT_INTERRUPTED, text, started=now, ended=now)
+        try:
+            end.write(_attempt(job))  # ranks that live all the same see it, and end
+        except OSError as error:
+            log.warning("%s: its end cannot be noted in its directory: %s", job.id, error)
+        self._context.note(job, "attempt-end", attempt=job.attempt, state=CANCELLED, cause=CANCELLED, reason=text)
+        self._ending.finish_cancelled(job, text)
+        self._touches.forget((job.id, job.attempt))
+        return True
+
+    def _silent(self, job: Job) -> bool:
+        """Whether its file has not been touched for long, as far as this daemon has seen."""
+        stamp = 0
+        with contextlib.suppress(OSError):
+            stamp = os.stat(_attempt(job).alive).st_mtime_ns  # noqa: PTH116 - called often
+        return self._touches.seconds((job.id, job.attempt), stamp, self._context.clock.steady()) >= SILENT_SECONDS
+
+
+def _attempt(job: Job) -> AttemptPaths:
+    return JobPaths(Path(job.dir)).attempt(job.attempt)

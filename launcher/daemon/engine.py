@@ -10,15 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launcher.attempt.starter import Alive, Gone, Seen, Unreachable
-from launcher.daemon.context import Context
-from launcher.daemon.ending import Ending
-from launcher.daemon.faults import CLOSE, LOOK, START, STOP, Faults
-from launcher.daemon.queue import choose
-from launcher.daemon.record.database import RecordError
-from launcher.daemon.record.lease import RENEW_SECONDS, LeaseLostError
-from launcher.daemon.record.rows import Job
-from launcher.daemon.remote_supervisors import Elsewhere
-from launcher.daemon.requeued import catch_up
+from launcher.daemon.context import CLOSE, LOOK, START, STOP, Context, Faults
+from launcher.daemon.ending import Ending, RemoteSupervisors, catch_up
+from launcher.daemon.lease import RENEW_SECONDS, LeaseLostError
+from launcher.daemon.queue import pick_jobs_to_start
+from launcher.daemon.record import Job, RecordError
 from launcher.daemon.starting import Starting
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.stop import Stop
@@ -41,7 +37,7 @@ class Engine:
         self._ending = ending or Ending(context)
         self._starting = Starting(context, self._ending)
         self._faults = Faults(context)
-        self._elsewhere = Elsewhere(context, self._ending)
+        self._elsewhere = RemoteSupervisors(context, self._ending)
         self._looked: dict[str, float] = {}
         self._due: dict[tuple[str, int], float] = {}
         self._ready: set[tuple[str, int]] = set()
@@ -191,13 +187,13 @@ class Engine:
         self._forget_others({(job.id, job.attempt) for job in waiting})
         due = [job for job in waiting if self._is_due(job, now) and self._starting.may_start(job, now)]
         needed = sorted({other for job in due for other in job.depends_on})
-        choice = choose(due, self._store.find(UNDER_WAY), self._store.states(needed), self._context.capacity)
+        picked = pick_jobs_to_start(due, self._store.find(UNDER_WAY), self._store.states(needed), self._context.capacity)
         self._context.reasons.clear()
-        self._context.reasons.update(choice.reasons)
+        self._context.reasons.update(picked.reasons)
         for job in due:
-            if job.id in choice.never:
-                self._guarded(job, START, self._ending.never, job, choice.never[job.id])
-        for job, gpus in choice.starts:
+            if job.id in picked.never:
+                self._guarded(job, START, self._ending.never, job, picked.never[job.id])
+        for job, gpus in picked.starts:
             if self._context.stopping.is_set():
                 return
             if self._starting.may_start(job, now):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from launcher.daemon.record.rows import Job
+from launcher.daemon.record import Job
 from launcher.host.text import counted
 from launcher.jobdir.words import FINAL, SUCCEEDED
 
@@ -22,8 +22,8 @@ class Capacity:
 
 
 @dataclass
-class Choice:
-    """What `choose` found."""
+class Picked:
+    """What `pick_jobs_to_start` found."""
 
     starts: list[tuple[Job, tuple[str, ...]]] = field(default_factory=list)
     """Jobs to start now, in this order, each with its GPUs."""
@@ -33,7 +33,7 @@ class Choice:
     """What each of the others waits for."""
 
 
-def choose(waiting: Sequence[Job], under_way: Sequence[Job], states: Mapping[str, str], capacity: Capacity) -> Choice:
+def pick_jobs_to_start(waiting: Sequence[Job], under_way: Sequence[Job], states: Mapping[str, str], capacity: Capacity) -> Picked:
     """Decide.
 
     The order is by priority, then by submission, and it is kept: a job that does not fit holds back those behind it that need
@@ -45,20 +45,20 @@ def choose(waiting: Sequence[Job], under_way: Sequence[Job], states: Mapping[str
         states: the states of all jobs that the waiting ones depend on.
         capacity: what this host gives.
     """
-    choice = Choice()
+    picked = Picked()
     free = _Free(under_way, capacity)
     for job in sorted(waiting, key=lambda job: (-job.priority, job.seq)):
         unmet = _unmet(job, states)
         if unmet is not None:
             verdict, text = unmet
-            (choice.never if verdict == "never" else choice.reasons)[job.id] = text
+            (picked.never if verdict == "never" else picked.reasons)[job.id] = text
             continue
         obstacle = free.obstacle(job)
         if obstacle is None:
-            choice.starts.append((job, free.take(job)))
+            picked.starts.append((job, free.take(job)))
         else:
-            choice.reasons[job.id] = obstacle
-    return choice
+            picked.reasons[job.id] = obstacle
+    return picked
 
 
 def _unmet(job: Job, states: Mapping[str, str]) -> tuple[str, str] | None:

@@ -1,9 +1,13 @@
-"""What clients can ask of the daemon.  Called from the server's threads; the record decides every race with the engine."""
+"""What clients can ask of the daemon, and what a submitted job directory must be like.
+
+`Requests` is called from the server's threads; the record decides every race with the engine.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,16 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import hvdgrab
-from launcher.daemon.context import Context, log
-from launcher.daemon.crash import step
+from launcher.daemon.context import Context, log, step
 from launcher.daemon.http.messages import DaemonStatus, JobView, Submission
-from launcher.daemon.intake import check_directory, take_in
-from launcher.daemon.record.database import RecordError
-from launcher.daemon.record.jobs import Transaction
-from launcher.daemon.record.rows import Job
+from launcher.daemon.record import Job, RecordError, Transaction
 from launcher.errors import EXIT_INTERRUPTED, LauncherError, UnreachableError, UsageError
 from launcher.jobdir.events import read_events
 from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.plan import Plan
 from launcher.jobdir.words import CANCELLED, FAILED, FINAL, QUEUED, UNDER_WAY, WAITING
 
 CLOSING_SECONDS = 5.0
@@ -35,7 +36,7 @@ class ConflictError(UsageError):
     """The job's state forbids what was asked."""
 
 
-class Desk:
+class Requests:
     """Submissions, cancellations, retries, and views."""
 
     def __init__(self, context: Context) -> None:
@@ -198,7 +199,7 @@ class Desk:
         return self._context.view(self._job(job_id))
 
     def views(self, states: Sequence[str], **wanted: Any) -> list[JobView]:
-        """Jobs by order of submission; see `launcher.daemon.record.jobs.Store.find`."""
+        """Jobs by order of submission; see `launcher.daemon.record.Store.find`."""
         return [self._context.view(job) for job in self._store.find(states, **wanted)]
 
     def events(self, job_id: str, after: int) -> list[dict[str, Any]]:
@@ -253,3 +254,80 @@ def mark_cancelled(job: Job) -> bool:
         log.warning("%s: the mark of its cancellation cannot be written: %s", job.id, error)
         return False
     return True
+
+
+LOCAL_NAMES = ("localhost", "127.0.0.1")
+
+
+def check_directory(job: JobPaths, attempt: int | None = None) -> None:
+    """Raises UsageError unless a job directory is a real directory of this user with real directories and files in it.
+
+    Args:
+        job: the directory.
+        attempt: an attempt whose directory is looked at too.
+    """
+    directories = (job.root, job.attempts, job.logs, *([job.attempt(attempt).root] if attempt is not None else ()))
+    files, later = (job.spec, job.plan), (job.events, job.cancel)
+    for path in (*directories, *files, *later):
+        wanted = stat.S_ISDIR if path in directories else stat.S_ISREG
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            if path in later:
+                continue
+            raise UsageError(f"{path} is missing") from None
+        except OSError as error:
+            raise UsageError(f"{path} cannot be looked at: {error.strerror}") from error
+        if stat.S_ISLNK(found.st_mode):
+            raise UsageError(f"{path} is a link, and links are not followed: submit the directory itself")
+        if not wanted(found.st_mode):
+            raise UsageError(f"{path} is not what belongs there in a job directory")
+        if found.st_uid != os.getuid():
+            raise UsageError(f"{path} belongs to user {found.st_uid}, not to you")
+
+
+def take_in(submission: Submission, host: str, now: float) -> Job:
+    """The job of a submission.
+
+    Args:
+        submission: what the client sent.
+        host: this host.
+        now: Unix time, seconds.
+
+    Raises:
+        UsageError: naming what is wrong with the directory or its plan.
+    """
+    job = JobPaths(Path(submission.dir))
+    if not job.root.is_absolute() or job.id != submission.id:
+        raise UsageError(
+            f"the directory of job {submission.id} must be an absolute path that ends with the id, not {submission.dir!r}"
+        )
+    check_directory(job)
+    plan = Plan.read(job.plan)
+    if plan.job.id != job.id or plan.job.dir != str(job.root):
+        raise UsageError(f"the plan in {job.root} is another job's: {plan.job.id} in {plan.job.dir}")
+    here = ranks_here(plan, host)
+    return Job(
+        id=job.id,
+        dir=str(job.root),
+        name=plan.job.name,
+        state=QUEUED,
+        submitted=now,
+        ranks=plan.placement.ranks,
+        backend=plan.launch.backend,
+        starter="slurm" if plan.launch.backend == "slurm" else "local",
+        priority=submission.priority,
+        depends_on=tuple(dict.fromkeys(submission.depends_on)),
+        group_name=submission.group,
+        cpus=here * plan.placement.threads_per_rank,
+        gpus=here * (plan.placement.gpus_per_rank or 0),
+    )
+
+
+def ranks_here(plan: Plan, host: str) -> int:
+    """How many ranks of a plan take slots of this host; inside SLURM's allocations, none."""
+    if plan.launch.backend in ("slurm", "srun"):
+        return 0
+    if not plan.placement.hosts:
+        return plan.placement.ranks
+    return sum(slots.slots for slots in plan.placement.hosts if slots.name in (host, host.partition(".")[0], *LOCAL_NAMES))

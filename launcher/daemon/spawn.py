@@ -58,7 +58,7 @@ def start(dirs: Dirs, seconds: float = START_SECONDS) -> int:
     finally:
         os.close(write)
     try:
-        said = _hear(read, seconds)
+        said = read_startup_messages(read, seconds)
     finally:
         os.close(read)
     if said.startswith(_READY) and listens(dirs, seconds):
@@ -90,7 +90,13 @@ def daemon_environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": ":".join([root, *others]), "PYTHONSAFEPATH": "1"}
 
 
-def _hear(read: int, seconds: float) -> bytes:
+def read_startup_messages(read: int, seconds: float) -> bytes:
+    """The last message of a starting daemon, `Starting.ready` or `Starting.failed`; prints what holds it up meanwhile.
+
+    Args:
+        read: the other end of the daemon's ``--ready-fd``.
+        seconds: after which what has been read is returned.
+    """
     said = b""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
@@ -115,7 +121,7 @@ class Starting:
 
     def ready(self, pid: int) -> None:
         """Say that a daemon, of this process id, is ready."""
-        self._say(_READY + str(pid).encode("ascii"))
+        self.write_startup_messages(_READY + str(pid).encode("ascii"))
 
     def waits(self, text: str) -> None:
         """Say what holds the start up: one line, before it is ready or has failed."""
@@ -127,9 +133,9 @@ class Starting:
         """Say why this daemon ends."""
         if not self.background:
             print(f"hvdgrab-launch: {text}", file=sys.stderr)
-        self._say(text.encode("utf-8", "backslashreplace"))
+        self.write_startup_messages(text.encode("utf-8", "backslashreplace"))
 
-    def _say(self, words: bytes) -> None:
+    def write_startup_messages(self, words: bytes) -> None:
         """Only once: the number of the descriptor may stand for another file afterwards."""
         if self._ready_fd is not None:
             with contextlib.suppress(OSError):  # who started it has gone

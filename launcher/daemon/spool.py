@@ -17,10 +17,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.daemon.context import Context, log
-from launcher.daemon.crash import step
+from launcher.daemon.context import Context, log, step
 from launcher.daemon.http.messages import Submission
-from launcher.daemon.requests import Desk
+from launcher.daemon.requests import Requests
 from launcher.errors import LauncherError, UnreachableError, UsageError
 from launcher.host.files import replace_text
 from launcher.jobdir import variables
@@ -48,9 +47,9 @@ Prepare = Callable[[str, str], list[Prepared]]
 class Spool:
     """Looks at the spool; for the engine's thread."""
 
-    def __init__(self, context: Context, desk: Desk, prepare_file: Prepare | None = None) -> None:
+    def __init__(self, context: Context, requests: Requests, prepare_file: Prepare | None = None) -> None:
         self._context = context
-        self._desk = desk
+        self._requests = requests
         self._prepare = prepare_file or _prepare
         self._seen: dict[str, tuple[Fingerprint, float]] = {}
         self._said: dict[str, str] = {}
@@ -158,7 +157,7 @@ class Spool:
         step("spool-written")
         plan, job = entry.plan, entry.job
         wanted = self._dependencies(plan.job.depends_on)
-        self._desk.submit(Submission(job.id, str(job.root), os.environ, plan.job.priority, wanted, plan.job.group))
+        self._requests.submit(Submission(job.id, str(job.root), os.environ, plan.job.priority, wanted, plan.job.group))
         step("spool-submitted")
 
     def _dependencies(self, wanted: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,11 +11,10 @@ import errno
 from pathlib import Path
 
 from launcher.attempt.starter import Handle, StartError, Unreachable
-from launcher.daemon.context import Context, log
-from launcher.daemon.crash import step
+from launcher.daemon.context import Context, log, step
 from launcher.daemon.ending import Ending
-from launcher.daemon.intake import check_directory
-from launcher.daemon.record.rows import Job
+from launcher.daemon.record import Job
+from launcher.daemon.requests import check_directory
 from launcher.errors import LauncherError, PlanError, UsageError
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from launcher.attempt.sweep import marked
-from launcher.daemon.crash import STEPS
+from launcher.daemon.context import STEPS
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.words import FINAL

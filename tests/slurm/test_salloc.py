@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.daemon.intake import ranks_here
+from launcher.daemon.requests import ranks_here
 from launcher.host.program import Answer
 from launcher.jobdir import words
 from launcher.jobdir.end import AttemptEnd

@@ -1,4 +1,4 @@
-"""The API: routes from HTTP to the desk.  ``/openapi.json`` is its reference."""
+"""The API: routes from HTTP to `Requests`.  ``/openapi.json`` is its reference."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import hvdgrab
 from launcher.daemon.context import log
 from launcher.daemon.http.client import PROBLEM_HEADER
 from launcher.daemon.http.messages import Beginning, DaemonStatus, Group, JobId, JobView, Name, Problem, Retry, Submission
-from launcher.daemon.http.waiting import Bell
-from launcher.daemon.requests import ConflictError, Desk, NoSuchJobError
+from launcher.daemon.http.server import ChangeNotifier
+from launcher.daemon.requests import ConflictError, NoSuchJobError, Requests
 from launcher.errors import LauncherError, UnreachableError
 from launcher.jobdir.words import State
 
@@ -41,12 +41,12 @@ class AsciiResponse(JSONResponse):
         return json.dumps(content).encode("ascii")
 
 
-def build_app(desk: Desk, bell: Bell) -> FastAPI:
+def build_app(requests: Requests, changes: ChangeNotifier) -> FastAPI:
     """The application.
 
     Args:
-        desk: what does the work.
-        bell: rings when any job has changed.
+        requests: what does the work.
+        changes: tells that any job has changed.
     """
     app = FastAPI(
         title="hvdgrab launcher daemon",
@@ -57,9 +57,9 @@ def build_app(desk: Desk, bell: Bell) -> FastAPI:
         redoc_url=None,
     )
     _add_errors(app)
-    _add_daemon(app, desk)
-    _add_jobs(app, desk)
-    _add_watching(app, desk, bell)
+    _add_daemon(app, requests)
+    _add_jobs(app, requests)
+    _add_watching(app, requests, changes)
     return app
 
 
@@ -80,18 +80,18 @@ def _add_errors(app: FastAPI) -> None:
         return AsciiResponse({"detail": f"an error of the daemon itself, see its log: {type(error).__name__}"}, 500)
 
 
-def _add_daemon(app: FastAPI, desk: Desk) -> None:
+def _add_daemon(app: FastAPI, requests: Requests) -> None:
     @app.get("/v1/daemon", response_model=DaemonStatus, summary="The daemon about itself.")
     def status() -> Response:
-        return AsciiResponse(desk.status().to_json())
+        return AsciiResponse(requests.status().to_json())
 
     @app.post("/v1/daemon/stop", status_code=202, summary="End the daemon; jobs go on running.")
     def stop() -> dict[str, bool]:
-        desk.stop()
+        requests.stop()
         return {"stopping": True}
 
 
-def _add_jobs(app: FastAPI, desk: Desk) -> None:
+def _add_jobs(app: FastAPI, requests: Requests) -> None:
     @app.post(
         "/v1/jobs",
         status_code=201,
@@ -100,7 +100,7 @@ def _add_jobs(app: FastAPI, desk: Desk) -> None:
         summary="Take a job in; durable when answered, and harmless when repeated.",
     )
     def submit(body: Submission) -> Response:
-        view, new = desk.submit(body)
+        view, new = requests.submit(body)
         return AsciiResponse(view.to_json(), 201 if new else 200)
 
     @app.get("/v1/jobs", response_model=list[JobView], summary="Jobs by order of submission; with limit the newest that many.")
@@ -112,41 +112,41 @@ def _add_jobs(app: FastAPI, desk: Desk) -> None:
         limit: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
     ) -> Response:
         return AsciiResponse(
-            [view.to_json() for view in desk.views(state or (), name=name, group=group, beginning=beginning, limit=limit)],
-            headers=_problem(desk),
+            [view.to_json() for view in requests.views(state or (), name=name, group=group, beginning=beginning, limit=limit)],
+            headers=_problem(requests),
         )
 
     @app.get("/v1/jobs/{id}", response_model=JobView, summary="One job.")
     def job(id: Id) -> Response:
-        return AsciiResponse(desk.view(id).to_json(), headers=_problem(desk))
+        return AsciiResponse(requests.view(id).to_json(), headers=_problem(requests))
 
     @app.post("/v1/jobs/{id}/cancel", response_model=JobView, summary="Ask for a job's end; harmless when repeated or late.")
     def cancel(id: Id) -> Response:
-        return AsciiResponse(desk.cancel(id).to_json())
+        return AsciiResponse(requests.cancel(id).to_json())
 
     @app.post("/v1/jobs/{id}/retry", response_model=JobView, summary="Queue a failed or cancelled job again.")
     def retry(id: Id, body: Retry) -> Response:
-        return AsciiResponse(desk.retry(id, body.environment).to_json())
+        return AsciiResponse(requests.retry(id, body.environment).to_json())
 
 
-def _add_watching(app: FastAPI, desk: Desk, bell: Bell) -> None:
+def _add_watching(app: FastAPI, requests: Requests, changes: ChangeNotifier) -> None:
     @app.get("/v1/jobs/{id}/events", summary="What happened to a job, without the first `after` events.")
     def events(id: Id, after: Annotated[int, Query(ge=0, le=1_000_000_000)] = 0) -> list[dict[str, Any]]:
-        return desk.events(id, after)
+        return requests.events(id, after)
 
     @app.get("/v1/jobs/{id}/wait", response_model=JobView, summary="The job, when its state is final or the time is over.")
     async def wait(id: Id, timeout: Annotated[float, Query(ge=0, le=LONGEST_WAIT, allow_inf_nan=False)] = 30.0) -> Response:
         clock = asyncio.get_running_loop()
         end = clock.time() + timeout
         while True:
-            rung = bell.listen()
-            view = await run_in_threadpool(desk.view, id)
+            changed = changes.listen()
+            view = await run_in_threadpool(requests.view, id)
             left = end - clock.time()
-            if view.final or left <= 0 or bell.closed:
+            if view.final or left <= 0 or changes.closed:
                 return AsciiResponse(view.to_json())
-            await bell.wait(rung, left)
+            await changes.wait(changed, left)
 
 
-def _problem(desk: Desk) -> dict[str, str]:
+def _problem(requests: Requests) -> dict[str, str]:
     """The header that says what keeps the daemon from its work: whoever asks for jobs needs no second request."""
-    return {} if desk.problem is None else {PROBLEM_HEADER: json.dumps(desk.problem)}
+    return {} if requests.problem is None else {PROBLEM_HEADER: json.dumps(requests.problem)}

@@ -20,7 +20,7 @@ from launcher.daemon.http.messages import DaemonStatus, JobView, Retry, Submissi
 from launcher.errors import LauncherError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
-    from launcher.daemon.record.lease import Holder  # brings in SQLite, which commands do without while a daemon answers
+    from launcher.daemon.lease import Holder  # brings in SQLite, which commands do without while a daemon answers
 
 ANSWER_SECONDS = 30.0
 """Time for an answer; a daemon that takes longer counts as not reachable."""
@@ -270,7 +270,7 @@ def read_record_offline(dirs: Dirs | None = None) -> OfflineRecord:
     Raises:
         RecordError: where it cannot be read; the text names the cause.
     """
-    from launcher.daemon.record.jobs import Store
+    from launcher.daemon.record import Store
 
     try:
         store = Store.open_read_only((dirs or Dirs.of_user()).record)

@@ -16,7 +16,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from launcher.daemon.context import log
 from launcher.daemon.dirs import Dirs, check_socket_path
-from launcher.daemon.http.waiting import Bell
 from launcher.errors import LauncherError
 
 START_SECONDS = 30.0
@@ -81,12 +80,54 @@ class PeerCheckedProtocol(H11Protocol):
             super().connection_lost(error)
 
 
+class ChangeNotifier:
+    """Wakes requests that wait for a change.  `notify` may be called from any thread, all else from the server's loop."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: set[asyncio.Future[None]] = set()
+        self.closed = False
+        """Whether the daemon ends: nobody should wait any more."""
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Set the loop in which the server runs."""
+        self._loop = loop
+
+    def notify(self) -> None:
+        """Wake all who wait."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has just ended
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def close(self) -> None:
+        """Wake all who wait, because the daemon ends."""
+        self.closed = True
+        self.notify()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def listen(self) -> asyncio.Future[None]:
+        """Start to listen: no change from now on is missed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        return future
+
+    async def wait(self, listening: asyncio.Future[None], seconds: float) -> None:
+        """Wait until a change, or until some seconds have passed."""
+        await asyncio.wait([listening], timeout=seconds)
+        self._waiting.discard(listening)
+
+
 class Server:
     """Serves an application until `stop`."""
 
-    def __init__(self, app: Any, bell: Bell, path: Path) -> None:
+    def __init__(self, app: Any, changes: ChangeNotifier, path: Path) -> None:
         self._path = path
-        self._bell = bell
+        self._changes = changes
         self._socket = bind(path)
         self._file = path.lstat().st_ino
         config = uvicorn.Config(
@@ -113,7 +154,7 @@ class Server:
             asyncio.run(self._serve())
 
     async def _serve(self) -> None:
-        self._bell.attach(asyncio.get_running_loop())
+        self._changes.attach(asyncio.get_running_loop())
         await self._server.serve(sockets=[self._socket])
 
     def missing(self) -> bool:
@@ -125,7 +166,7 @@ class Server:
 
     def stop(self) -> None:
         """Answer what is under way, and end; the socket's file goes, unless another daemon has made its own there."""
-        self._bell.close()
+        self._changes.close()
         self._server.should_exit = True
         self._thread.join(5)
         self._socket.close()
@@ -134,14 +175,14 @@ class Server:
                 self._path.unlink()
 
 
-class Front:
+class ReopeningServer:
     """The server, made anew where its socket was removed, as the last logout does to ``/run/user/UID``."""
 
-    def __init__(self, app: Any, bell: Bell, dirs: Dirs) -> None:
+    def __init__(self, app: Any, changes: ChangeNotifier, dirs: Dirs) -> None:
         self._app = app
-        self._bell = bell
+        self._changes = changes
         self._dirs = dirs
-        self._server = Server(app, bell, dirs.socket)
+        self._server = Server(app, changes, dirs.socket)
         self._looked = 0.0
         self._complained = False
 
@@ -163,8 +204,8 @@ class Front:
         try:
             self._dirs.make()
             self._server.stop()
-            self._bell.closed = False
-            self._server = Server(self._app, self._bell, self._dirs.socket)
+            self._changes.closed = False
+            self._server = Server(self._app, self._changes, self._dirs.socket)
             self._server.start()
         except LauncherError as error:
             if not self._complained:

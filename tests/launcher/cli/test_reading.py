@@ -27,7 +27,7 @@ from launcher.cli.render import failure_lines
 from launcher.cli.table import painted, table
 from launcher.daemon.http.client import OfflineRecord
 from launcher.daemon.http.messages import DaemonStatus, JobView
-from launcher.daemon.record.lease import Holder
+from launcher.daemon.lease import Holder
 from launcher.errors import UnreachableError, UsageError
 from launcher.host.processes import own_identity
 from launcher.jobdir.events import EventLog

@@ -17,8 +17,8 @@ from launcher.daemon.ending import Ending
 from launcher.daemon.engine import Engine
 from launcher.daemon.http.messages import JobView, Submission
 from launcher.daemon.queue import Capacity
-from launcher.daemon.record.jobs import Store
-from launcher.daemon.requests import Desk
+from launcher.daemon.record import Store
+from launcher.daemon.requests import Requests
 from launcher.host.files import as_text, create_once
 from launcher.jobdir.claim import Claim
 from launcher.jobdir.end import AttemptEnd
@@ -149,7 +149,7 @@ class World:
         self.context = Context(
             self.store, self.dirs, {"local": self.starter, "slurm": self.slurm}, self.clock, self.capacity, Random(0), "here"
         )
-        self.desk = Desk(self.context)
+        self.requests = Requests(self.context)
         self.engine = Engine(self.context, Ending(self.context, self._sweep))
 
     def _sweep(self, job_id: str, grace: float) -> tuple[int, list[int]]:
@@ -164,7 +164,7 @@ class World:
     def submit(self, name: str = "job", *, environment: Mapping[str, str] | None = None, **sections: Any) -> str:
         priority, depends_on = sections.pop("priority", 0), tuple(sections.pop("depends_on", ()))
         job = job_directory(self.folder / "jobs", name, **sections)
-        self.desk.submit(Submission(job.id, str(job.root), environment or {"PATH": "/usr/bin"}, priority, depends_on))
+        self.requests.submit(Submission(job.id, str(job.root), environment or {"PATH": "/usr/bin"}, priority, depends_on))
         return job.id
 
     def tick(self, seconds: float = 1.0, times: int = 1) -> None:
@@ -173,7 +173,7 @@ class World:
             self.clock.now += seconds
 
     def view(self, job_id: str) -> JobView:
-        return self.desk.view(job_id)
+        return self.requests.view(job_id)
 
     def paths(self, job_id: str) -> JobPaths:
         return JobPaths(Path(self.view(job_id).dir))
@@ -209,4 +209,4 @@ class World:
             starter.living.discard(self.pid(job_id))
 
     def events(self, job_id: str) -> list[str]:
-        return [event["event"] for event in self.desk.events(job_id, 0)]
+        return [event["event"] for event in self.requests.events(job_id, 0)]

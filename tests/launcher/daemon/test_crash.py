@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import pytest
 
 from launcher.attempt.sweep import marked
-from launcher.daemon import crash, spawn
+from launcher.daemon import spawn
+from launcher.daemon.context import CRASH_STEPS
 from launcher.errors import UnreachableError
 from launcher.host.processes import start_ticks
 from tests.launcher.daemon.real import RealDaemon, until
@@ -124,7 +125,7 @@ def test_a_sample_of_kills_at_named_steps_and_at_random_moments(daemon: RealDaem
 @pytest.mark.soak
 def test_two_hundred_kills_with_fifty_jobs_in_flight(daemon: RealDaemon) -> None:
     storm = Storm(daemon, 2, (10.0, 50.0))
-    steps = [*crash.STEPS, None, None, None, None]
+    steps = [*CRASH_STEPS, None, None, None, None]
     number = 0
     for round_ in range(200):
         storm.strike(steps[round_ % len(steps)] if not str(steps[round_ % len(steps)]).startswith("spool") else None)

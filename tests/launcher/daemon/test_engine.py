@@ -8,7 +8,7 @@ import pytest
 
 from launcher.daemon import engine
 from launcher.daemon.queue import Capacity
-from launcher.daemon.record.database import RecordError
+from launcher.daemon.record import RecordError
 from launcher.errors import UsageError
 from launcher.jobdir.plan import Plan
 from launcher.jobdir.stop import Stop
@@ -95,7 +95,7 @@ def test_a_clock_that_is_set_back_an_hour_delays_no_restart(world: World, new_da
 
 def test_cancelling_a_queued_job_ends_it_without_a_start(world: World) -> None:
     job = world.submit()
-    assert world.desk.cancel(job).state == "cancelled"
+    assert world.requests.cancel(job).state == "cancelled"
     world.tick(times=3)
     assert (world.view(job).state, world.view(job).exit_code) == ("cancelled", 130)
     assert world.starter.started == []
@@ -113,8 +113,8 @@ def test_cancel_between_start_and_first_heartbeat_is_durable_and_idempotent(worl
     job = world.submit(restart={"failure": "unlimited", "preemption": "unlimited"})
     world.tick()
     assert world.view(job).state == "starting"
-    world.desk.cancel(job)
-    world.desk.cancel(job)
+    world.requests.cancel(job)
+    world.requests.cancel(job)
     world.die()
     world.tick()
     attempt = world.paths(job).attempt(1)
@@ -123,7 +123,7 @@ def test_cancel_between_start_and_first_heartbeat_is_durable_and_idempotent(worl
     assert world.starter.stopped == [(world.pid(job), False)]
     world.end(job, 143, cause="preemption")  # it could read neither the mark nor the reason
     world.tick(times=2)
-    world.desk.cancel(job)
+    world.requests.cancel(job)
     world.tick()
     assert (world.view(job).state, world.view(job).exit_code) == ("cancelled", 130)
     assert world.events(job).count("cancel-requested") == world.events(job).count("finished") == 1
@@ -132,7 +132,7 @@ def test_cancel_between_start_and_first_heartbeat_is_durable_and_idempotent(worl
 def test_a_supervisor_that_does_not_stop_is_killed_and_its_job_swept(world: World) -> None:
     job = world.submit()
     world.tick()
-    world.desk.cancel(job)
+    world.requests.cancel(job)
     world.tick()
     pid = world.pid(job)
     world.clock.now += engine.KILL_AFTER
@@ -150,7 +150,7 @@ def test_cancelling_between_two_attempts_ends_the_job(world: World) -> None:
     world.end(job, 3)
     world.tick()
     assert world.view(job).state == "restarting"
-    assert world.desk.cancel(job).state == "cancelled"
+    assert world.requests.cancel(job).state == "cancelled"
     world.clock.now += 1000
     world.tick(times=3)
     assert world.view(job).attempt == 1
@@ -161,7 +161,7 @@ def test_final_states_are_final(world: World) -> None:
     world.tick()
     world.end(job)
     world.tick(times=2)
-    assert world.desk.cancel(job).state == "succeeded"
+    assert world.requests.cancel(job).state == "succeeded"
     with world.store.transaction() as record:
         assert record.change(job, state="failed", exit_code=1) is None
     world.tick(times=3)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.daemon import crash
+from launcher.daemon.context import CRASH_STEPS
+from launcher.daemon.lease import Holder, LeaseLostError, acquire
 from launcher.daemon.queue import Capacity
-from launcher.daemon.record.database import RecordError
-from launcher.daemon.record.lease import Holder, LeaseLostError, acquire
+from launcher.daemon.record import RecordError
 from launcher.host.files import replace_text
 from tests.launcher.daemon.kit import World
 
@@ -40,7 +40,7 @@ def test_a_job_of_a_host_that_is_gone_says_what_to_do_and_can_be_given_up(world:
     world.starter.unknown = "it was begun on host login1, which this host cannot ask"
     world.tick(times=2)
     assert world.view(job).reason == world.starter.unknown
-    world.desk.cancel(job)
+    world.requests.cancel(job)
     world.clock.now += 500
     os.utime(attempt.alive, (5, 5))
     world.tick()
@@ -170,7 +170,7 @@ def test_a_removed_job_directory_ends_the_job_with_that_reason(world: World) -> 
     assert world.view(queued).reason == f"{world.view(queued).dir} is missing"
 
 
-@pytest.mark.parametrize("step", [name for name in crash.STEPS if name.startswith(("start", "end", "close"))])
+@pytest.mark.parametrize("step", [name for name in CRASH_STEPS if name.startswith(("start", "end", "close"))])
 @pytest.mark.parametrize("claims", [True, False])
 def test_a_crash_at_any_step_loses_nothing_and_starts_nothing_twice(
     world: World, step: str, claims: bool, monkeypatch: pytest.MonkeyPatch

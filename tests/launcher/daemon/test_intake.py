@@ -19,24 +19,24 @@ def test_a_retry_is_a_new_beginning_in_the_same_directory(world: World) -> None:
         world.tick(2)
     world.tick()
     assert (world.view(job).state, world.view(job).attempts) == ("failed", 2)
-    assert world.desk.retry(job, {"NEW": "1"}).state == "queued"
+    assert world.requests.retry(job, {"NEW": "1"}).state == "queued"
     world.tick()
     assert world.view(job).attempt == 3
     assert world.starter.environments[-1]["NEW"] == "1"
     with pytest.raises(ConflictError, match="it is starting"):
-        world.desk.retry(job, {})
+        world.requests.retry(job, {})
     world.end(job, 3)
     world.tick()
     assert world.view(job).state == "restarting", "its budget is whole again"
-    world.desk.cancel(job)
+    world.requests.cancel(job)
     world.tick()
-    world.desk.retry(job, {})
+    world.requests.retry(job, {})
     world.tick()
     world.end(job)
     world.tick(times=2)
     assert world.view(job).state == "succeeded"
     with pytest.raises(ConflictError, match="has succeeded"):
-        world.desk.retry(job, {})
+        world.requests.retry(job, {})
 
 
 def test_a_retry_without_its_directory_or_with_a_link_in_it_is_refused_at_once(world: World) -> None:
@@ -50,9 +50,9 @@ def test_a_retry_without_its_directory_or_with_a_link_in_it_is_refused_at_once(w
     world.paths(linked).logs.symlink_to(real)
     shutil.rmtree(world.paths(gone).root)
     with pytest.raises(UsageError, match=f"the directory of {gone} is gone.*submit the job again"):
-        world.desk.retry(gone, {})
+        world.requests.retry(gone, {})
     with pytest.raises(UsageError, match="is a link, and links are not followed"):
-        world.desk.retry(linked, {})
+        world.requests.retry(linked, {})
     assert {world.view(job).state for job in (gone, linked)} == {"failed"}
     assert world.context.environments.kept() == []
 
@@ -75,7 +75,7 @@ def test_what_a_killed_daemon_had_begun_to_keep_is_removed_by_the_next(world: Wo
     directory = world.context.dirs.environments
     (directory / f".{kept}.json.4711").write_text('{"TOKEN": "sec')
     (directory / "never-recorded.json").write_text("{}")
-    world.desk.forget_orphans()
+    world.requests.forget_orphans()
     assert [path.name for path in directory.iterdir()] == [f"{kept}.json"]
 
 
@@ -94,12 +94,12 @@ def test_submitting_again_changes_nothing(world: World) -> None:
     job = world.submit()
     paths = world.paths(job)
     world.tick()
-    view, new = world.desk.submit(Submission(job, str(paths.root), {}))
+    view, new = world.requests.submit(Submission(job, str(paths.root), {}))
     assert (view.state, new) == ("starting", False)
     other = job_directory(world.folder / "others")
     shutil.copytree(paths.root, world.folder / "others" / job)
     with pytest.raises(ConflictError, match="is taken by the job in"):
-        world.desk.submit(Submission(job, str(other.root.parent / job), {}))
+        world.requests.submit(Submission(job, str(other.root.parent / job), {}))
 
 
 @pytest.mark.parametrize("part", ["root", "attempts", "logs", "spec", "plan", "events", "cancel"])
@@ -112,11 +112,11 @@ def test_links_in_a_job_directory_are_not_followed(world: World, part: str) -> N
     path.rename(real)
     path.symlink_to(real)
     with pytest.raises(UsageError, match="is a link, and links are not followed"):
-        world.desk.submit(Submission(job.id, str(job.root), {}))
+        world.requests.submit(Submission(job.id, str(job.root), {}))
 
 
 def test_a_plan_of_another_job_is_refused(world: World) -> None:
     job, other = job_directory(world.folder / "jobs"), job_directory(world.folder / "jobs", "other")
     shutil.copy(other.plan, job.plan)
     with pytest.raises(UsageError, match="is another job's"):
-        world.desk.submit(Submission(job.id, str(job.root), {}))
+        world.requests.submit(Submission(job.id, str(job.root), {}))

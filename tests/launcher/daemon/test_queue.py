@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.daemon.queue import Capacity, choose
-from launcher.daemon.record.rows import Job
+from launcher.daemon.queue import Capacity, pick_jobs_to_start
+from launcher.daemon.record import Job
 from launcher.daemon.settings import load
 from launcher.errors import LauncherError
 
@@ -24,7 +24,7 @@ def job(name: str, cpus: int = 1, gpus: int = 0, **changes: Any) -> Job:
 
 
 def started(waiting: list[Job], under_way: list[Job], capacity: Capacity, **states: str) -> list[str]:
-    return [entry.id for entry, _ in choose(waiting, under_way, states, capacity).starts]
+    return [entry.id for entry, _ in pick_jobs_to_start(waiting, under_way, states, capacity).starts]
 
 
 def test_higher_priorities_start_first_and_equal_ones_in_order() -> None:
@@ -34,9 +34,9 @@ def test_higher_priorities_start_first_and_equal_ones_in_order() -> None:
 
 def test_no_small_job_passes_a_large_one_that_waits() -> None:
     waiting = [job("large", 4), job("small", 1), job("cluster", 0)]
-    choice = choose(waiting, [job("busy", 2)], {}, Capacity(cpus=4))
-    assert [entry.id for entry, _ in choice.starts] == ["cluster"], "what needs no slot of this host need not wait"
-    assert choice.reasons == {"large": "waits for 4 CPU slots; 2 of 4 are free", "small": "waits for its turn behind large"}
+    picked = pick_jobs_to_start(waiting, [job("busy", 2)], {}, Capacity(cpus=4))
+    assert [entry.id for entry, _ in picked.starts] == ["cluster"], "what needs no slot of this host need not wait"
+    assert picked.reasons == {"large": "waits for 4 CPU slots; 2 of 4 are free", "small": "waits for its turn behind large"}
 
 
 def test_a_job_larger_than_the_host_runs_alone() -> None:
@@ -46,15 +46,15 @@ def test_a_job_larger_than_the_host_runs_alone() -> None:
 
 
 def test_more_gpus_than_exist_hold_nobody_back_and_say_so() -> None:
-    choice = choose([job("huge", 1, 9), job("small", 1, 1)], [], {}, Capacity(cpus=4, gpus=("0", "1")))
-    assert [(entry.id, gpus) for entry, gpus in choice.starts] == [("small", ("0",))]
-    assert choice.reasons["huge"].startswith("needs 9 GPUs; this host has 2")
+    picked = pick_jobs_to_start([job("huge", 1, 9), job("small", 1, 1)], [], {}, Capacity(cpus=4, gpus=("0", "1")))
+    assert [(entry.id, gpus) for entry, gpus in picked.starts] == [("small", ("0",))]
+    assert picked.reasons["huge"].startswith("needs 9 GPUs; this host has 2")
 
 
 def test_max_running_counts_every_job() -> None:
-    choice = choose([job("a", 0), job("b")], [job("x")], {}, Capacity(cpus=9, max_running=2))
-    assert [entry.id for entry, _ in choice.starts] == ["a"]
-    assert choice.reasons["b"] == "waits for its turn: 2 jobs are under way, and max_running is 2"
+    picked = pick_jobs_to_start([job("a", 0), job("b")], [job("x")], {}, Capacity(cpus=9, max_running=2))
+    assert [entry.id for entry, _ in picked.starts] == ["a"]
+    assert picked.reasons["b"] == "waits for its turn: 2 jobs are under way, and max_running is 2"
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_max_running_counts_every_job() -> None:
     ],
 )
 def test_dependencies(state: str | None, kind: str, text: str) -> None:
-    choice = choose([job("a", depends_on=("other",))], [], {"other": state} if state else {}, Capacity(cpus=1))
-    assert bool(choice.starts) == (kind == "start")
-    assert {"start": "", "wait": choice.reasons.get("a"), "never": choice.never.get("a")}[kind] == text
+    picked = pick_jobs_to_start([job("a", depends_on=("other",))], [], {"other": state} if state else {}, Capacity(cpus=1))
+    assert bool(picked.starts) == (kind == "start")
+    assert {"start": "", "wait": picked.reasons.get("a"), "never": picked.never.get("a")}[kind] == text
 
 
 @given(
@@ -84,13 +84,13 @@ def test_nothing_is_given_out_twice_and_every_job_is_accounted_for(
 ) -> None:
     jobs = [job(f"j{number}", c, g, priority=p) for number, (c, g, p) in enumerate(waiting)]
     capacity = Capacity(cpus, tuple(str(number) for number in range(gpus)), most)
-    choice = choose(jobs, [], {}, capacity)
-    given_out = [gpu for _, ids in choice.starts for gpu in ids]
+    picked = pick_jobs_to_start(jobs, [], {}, capacity)
+    given_out = [gpu for _, ids in picked.starts for gpu in ids]
     assert len(given_out) == len(set(given_out))
-    assert all(len(ids) == entry.gpus for entry, ids in choice.starts)
-    assert sum(min(entry.cpus, cpus) for entry, _ in choice.starts) <= cpus
-    assert most is None or len(choice.starts) <= most
-    assert {entry.id for entry, _ in choice.starts} | set(choice.reasons) == {entry.id for entry in jobs}
+    assert all(len(ids) == entry.gpus for entry, ids in picked.starts)
+    assert sum(min(entry.cpus, cpus) for entry, _ in picked.starts) <= cpus
+    assert most is None or len(picked.starts) <= most
+    assert {entry.id for entry, _ in picked.starts} | set(picked.reasons) == {entry.id for entry in jobs}
 
 
 def test_settings_come_from_the_file_and_variables_hold_over_it(tmp_path: Any) -> None:

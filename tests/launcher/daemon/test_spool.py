@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from launcher.daemon import crash, loop
-from launcher.daemon.record.database import RecordError
+from launcher.daemon import main
+from launcher.daemon.context import CRASH_STEPS
+from launcher.daemon.record import RecordError
 from launcher.daemon.spool import ODD_SECONDS, RECOVER_SECONDS, SETTLED_SECONDS, Spool
 from launcher.jobdir.plan import Plan
 from launcher.plan import facts
@@ -30,7 +31,7 @@ def look(world: World, spool: Spool, seconds: float = SETTLED_SECONDS) -> None:
     spool.look(world.clock.now)
 
 
-@pytest.mark.parametrize("step", [name for name in crash.STEPS if name.startswith(("spool", "submit"))])
+@pytest.mark.parametrize("step", [name for name in CRASH_STEPS if name.startswith(("spool", "submit"))])
 @pytest.mark.parametrize("passage", [1, 2])
 def test_a_crash_at_any_step_neither_loses_nor_doubles_a_job_of_the_spool(
     world: World, step: str, passage: int, monkeypatch: pytest.MonkeyPatch
@@ -47,14 +48,14 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles_a_job_of_the_spool(
     for module in ("spool", "requests"):
         monkeypatch.setattr(f"launcher.daemon.{module}.step", passing)
     (world.dirs.spool / "two.yaml").write_text(TWO)
-    spool = Spool(world.context, world.desk)
+    spool = Spool(world.context, world.requests)
     try:
         look(world, spool)
     except Crash:
         world.die()
-        look(world, Spool(world.context, world.desk))
+        look(world, Spool(world.context, world.requests))
     assert passed.count(step) >= min(passage, 1 if step == "spool-taken" else 2)
-    jobs = world.desk.views(())
+    jobs = world.requests.views(())
     assert sorted(job.name for job in jobs) == ["two-seed-0", "two-seed-1"]
     assert len({job.group for job in jobs}) == 1
     assert len(list((world.folder / "jobs").iterdir())) == 2, "no half-made directory is left"
@@ -64,16 +65,16 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles_a_job_of_the_spool(
 
 def test_a_full_disk_lets_the_file_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (world.dirs.spool / "two.yaml").write_text(TWO)
-    spool = Spool(world.context, world.desk)
-    submit = world.desk.submit
+    spool = Spool(world.context, world.requests)
+    submit = world.requests.submit
 
     def full(*_: object) -> None:
         raise RecordError("the disk is full")
 
-    monkeypatch.setattr(world.desk, "submit", full)
+    monkeypatch.setattr(world.requests, "submit", full)
     look(world, spool)
     assert world.store.counts() == {}
-    monkeypatch.setattr(world.desk, "submit", submit)
+    monkeypatch.setattr(world.requests, "submit", submit)
     world.clock.now += RECOVER_SECONDS
     spool.look(world.clock.now)
     assert world.store.counts() == {"queued": 2}
@@ -88,17 +89,17 @@ def test_a_disk_that_is_full_for_the_spool_is_a_problem_of_the_daemon_until_ther
     (world.dirs.spool / "two.yaml").write_text(TWO)
     with monkeypatch.context() as patch:
         patch.setattr("launcher.daemon.spool.replace_text", full)
-        look(world, Spool(world.context, world.desk))
-        assert "/taken cannot be written: the disk is full" in str(world.desk.status().problem)
+        look(world, Spool(world.context, world.requests))
+        assert "/taken cannot be written: the disk is full" in str(world.requests.status().problem)
         patch.setattr(Path, "write_bytes", full)
-        loop._try_writing(world.context)
-        assert world.desk.status().problem is not None
-    loop._try_writing(world.context)
-    assert world.desk.status().problem is None
+        main._try_writing(world.context)
+        assert world.requests.status().problem is not None
+    main._try_writing(world.context)
+    assert world.requests.status().problem is None
 
 
 def test_files_of_one_name_and_names_that_are_no_text_do_not_get_in_each_others_way(world: World) -> None:
-    spool = Spool(world.context, world.desk)
+    spool = Spool(world.context, world.requests)
     for _ in range(2):
         (world.dirs.spool / "same.yaml").write_text("nonsense: 1\n")
         look(world, spool)
@@ -131,7 +132,7 @@ def test_whatever_is_no_job_is_moved_aside_with_the_reason_and_what_is_being_wri
     left = {".job.yaml", "job.yaml.part", "job.yaml~", "JOB.YAML.TMP"}
     for name in left:
         (world.dirs.spool / name).write_text("x")
-    spool = Spool(world.context, world.desk)
+    spool = Spool(world.context, world.requests)
     look(world, spool)
     assert refusals(world) == {"pipe.yaml": "it is no regular file\n"}
     assert (world.dirs.spool / "notes.txt").exists(), "it may be on its way to another name"
@@ -147,14 +148,14 @@ def test_whatever_is_no_job_is_moved_aside_with_the_reason_and_what_is_being_wri
 @pytest.mark.parametrize("name", ["UP.YAML", "up.yml", "Up.YmL"])
 def test_endings_count_in_any_case(world: World, name: str) -> None:
     (world.dirs.spool / name).write_text(TWO)
-    look(world, Spool(world.context, world.desk))
+    look(world, Spool(world.context, world.requests))
     assert world.store.counts() == {"queued": 2}
     assert (world.dirs.spool / "done" / name).exists()
 
 
 def test_the_reason_names_the_file_where_it_lies_now(world: World) -> None:
     (world.dirs.spool / "bad.yaml").write_text("command: [python]\nresources: {ranks: x}\n")
-    look(world, Spool(world.context, world.desk))
+    look(world, Spool(world.context, world.requests))
     text = refusals(world)["bad.yaml"]
     assert str(world.dirs.spool / "refused" / "bad.yaml") in text
     assert "/taken/" not in text
@@ -166,9 +167,9 @@ def test_a_job_of_the_spool_runs_in_the_users_home_unless_it_says_more(world: Wo
     monkeypatch.setenv("HOME", str(home))
     (world.dirs.spool / "a.yaml").write_text("name: a\ncommand: [python, -c, pass]\nresources: {ranks: 1}\n")
     (world.dirs.spool / "b.yaml").write_text("name: b\ncommand: [python, -c, pass]\nresources: {ranks: 1}\nworkdir: work\n")
-    look(world, Spool(world.context, world.desk))
+    look(world, Spool(world.context, world.requests))
     places = {
-        job.name: Plan.read(world.paths(job.id).plan).job.workdir for job in world.desk.views(())
+        job.name: Plan.read(world.paths(job.id).plan).job.workdir for job in world.requests.views(())
     }
     assert places == {"a": str(home), "b": str(home / "work")}
 
@@ -177,7 +178,7 @@ def test_a_file_that_cannot_be_put_away_becomes_jobs_once_and_that_is_said_once(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (world.dirs.spool / "two.yaml").write_text(TWO)
-    spool = Spool(world.context, world.desk)
+    spool = Spool(world.context, world.requests)
     rename = Path.rename
 
     def refuse(path: Path, target: Path) -> Path:
@@ -200,9 +201,9 @@ def test_a_file_that_cannot_be_put_away_becomes_jobs_once_and_that_is_said_once(
 
 def test_notes_of_an_earlier_file_do_not_make_a_new_one_of_its_name_pass_for_done(world: World) -> None:
     (world.dirs.spool / "two.yaml").write_text(TWO)
-    spool = Spool(world.context, world.desk)
+    spool = Spool(world.context, world.requests)
     look(world, spool)
-    ids = [job.id for job in world.desk.views(())]
+    ids = [job.id for job in world.requests.views(())]
     (world.dirs.spool / "taken" / ".two.yaml.ids").write_text("\n".join(["1:2:3:4", *ids]))  # as a crash leaves them
     (world.dirs.spool / "two.yaml").write_text(TWO)
     look(world, spool)
@@ -211,7 +212,7 @@ def test_notes_of_an_earlier_file_do_not_make_a_new_one_of_its_name_pass_for_don
 
 def test_a_refusal_that_cannot_be_written_is_kept_until_it_can(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (world.dirs.spool / "bad.yaml").write_text("nonsense: 1\n")
-    spool = Spool(world.context, world.desk)
+    spool = Spool(world.context, world.requests)
     open_ = Path.open
 
     def full(path: Path, *arguments: Any, **named: Any) -> Any:
@@ -234,7 +235,7 @@ def test_a_name_that_leaves_no_space_for_the_files_beside_it_is_refused_under_a_
     size = len(letter.encode())
     name = letter * (250 // size) + ".yaml"
     (world.dirs.spool / name).write_text(TWO)
-    look(world, Spool(world.context, world.desk))
+    look(world, Spool(world.context, world.requests))
     ((stem, text),) = refusals(world).items()
     assert f"its name is {250 + 5} bytes long" in text
     assert (world.dirs.spool / "refused" / stem).read_text() == TWO
@@ -246,7 +247,7 @@ def test_a_name_of_several_lines_is_one_line_in_the_log_and_in_the_reason(world:
     caplog.set_level("INFO", "hvdgrab.daemon")
     (world.dirs.spool / "bad\nERROR \x1b[2J.yaml").write_text("command: [python]\nresources: {ranks: x}\n")
     (world.dirs.spool / "good\nname.yaml").write_text(TWO)
-    look(world, Spool(world.context, world.desk))
+    look(world, Spool(world.context, world.requests))
     ((_, text),) = refusals(world).items()
     assert r"/refused/bad\nERROR \x1b[2J.yaml" in text
     lines = caplog.text.splitlines()

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from launcher.daemon import loop
-from launcher.daemon.record.database import RecordError
+from launcher.daemon import main
+from launcher.daemon.record import RecordError
 from launcher.daemon.spool import Spool
 from tests.launcher.daemon.kit import World
 
@@ -61,7 +61,7 @@ def test_a_fault_ends_with_its_job(world: World, monkeypatch: pytest.MonkeyPatch
     def sick(*_: object, **__: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    world.desk.cancel(job)
+    world.requests.cancel(job)
     with monkeypatch.context() as patch:
         patch.setattr(world.starter, "stop", sick)
         world.tick()
@@ -100,8 +100,8 @@ def test_what_keeps_the_daemon_from_its_work_is_said_once_and_its_end_too(
         world.context.stopping.set()
         return 0.0
 
-    monkeypatch.setattr(loop, "PROBLEM_PAUSE", 0.001)
+    monkeypatch.setattr(main, "PROBLEM_PAUSE", 0.001)
     monkeypatch.setattr(world.engine, "tick", tick)
-    loop.run(world.context, world.engine, Spool(world.context, world.desk), loop.Waker())
+    main.work(world.context, world.engine, Spool(world.context, world.requests), main.Waker())
     assert [len(said(log, text)) for text in ("the disk is full", "it is locked", "the work goes on")] == [1, 1, 1]
     assert world.context.problem is None

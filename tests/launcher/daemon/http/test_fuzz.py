@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.daemon.http.app import build_app
-from launcher.daemon.http.waiting import Bell
+from launcher.daemon.http.server import ChangeNotifier
 from tests.launcher.daemon.kit import World
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -30,7 +30,7 @@ def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tup
     world.end(jobs[0])
     world.end(jobs[1], 3)
     world.tick(times=2)
-    yield build_app(world.desk, Bell()), world, jobs
+    yield build_app(world.requests, ChangeNotifier()), world, jobs
     world.store.close()
 
 

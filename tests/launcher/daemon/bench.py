@@ -1,4 +1,4 @@
-"""Figures of the daemon, measured on a real one: ``python -m launcher.daemon.bench [--queued 1000] [--running 20] [--json]``.
+"""Figures of the daemon, measured on a real one: ``python -m tests.launcher.daemon.bench [--queued N] [--running N] [--json]``.
 
 A row a case: acknowledgement of a submission, listing all jobs (the request alone, and the whole command), and what the daemon
 takes while many jobs wait and some run.
@@ -36,7 +36,7 @@ SLEEP = "600"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m launcher.daemon.bench")
+    parser = argparse.ArgumentParser(prog="python -m tests.launcher.daemon.bench")
     parser.add_argument("--queued", type=int, default=1000)
     parser.add_argument("--running", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=30.0, help="length of the look at the daemon's load")

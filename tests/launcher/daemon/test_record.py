@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from launcher.daemon.http.client import read_record_offline
-from launcher.daemon.record import lease
-from launcher.daemon.record.database import RecordError, open_record
-from launcher.daemon.record.jobs import Store
-from launcher.daemon.record.lease import Holder, LeaseHeldError
-from launcher.daemon.record.rows import COLUMNS, Job
+from launcher.daemon.lease import Holder, LeaseHeldError
+from launcher.daemon.record import COLUMNS, Job, RecordError, Store, lease, open_record
 from launcher.host.filesystem import is_network, kind_of
 
 MOUNTS = [

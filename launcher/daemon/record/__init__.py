@@ -1,1 +1,0 @@
-"""The daemon's record of its jobs."""
