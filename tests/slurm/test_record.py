@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from launcher.attempt.sweep import marked
-from launcher.daemon.context import STEPS
+from launcher.daemon.context import CRASH_STEPS
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.words import FINAL
@@ -253,7 +253,7 @@ def test_jobs_that_ended_and_were_forgotten_while_the_daemon_was_down(user: User
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("place", [name for name in STEPS if name.startswith(("start-", "end-"))])
+@pytest.mark.parametrize("place", [name for name in CRASH_STEPS if name.startswith(("start-", "end-"))])
 def test_a_daemon_killed_at_any_step_starts_no_job_of_slurm_twice(user: User, place: str) -> None:
     user.environment["HVDGRAB_CRASH_AT"] = place
     user.type("daemon", "start")
