@@ -16,7 +16,7 @@ from launcher.host.text import why
 from launcher.jobdir import variables
 from launcher.jobdir.paths import AttemptPaths
 from launcher.jobdir.plan import Plan
-from launcher.plan.facts import without_foreign_prefix
+from launcher.plan.mpi import without_foreign_prefix
 
 
 class Program:

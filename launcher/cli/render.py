@@ -12,6 +12,7 @@ from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
 from launcher.jobdir.words import FAILED
+from launcher.plan.mpi import NAMES, label
 from launcher.slurm.script import script
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ HOSTS_SHOWN = 4
 def placement_text(plan: Plan) -> str:
     """Ranks, backend, hosts or cores, binding and threads in one line."""
     placement, launch = plan.placement, plan.launch
-    mpi = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}.get(launch.mpi_flavour, "")
-    version = f" ({mpi} {'.'.join(str(part) for part in launch.mpi_version)})" if mpi else ""
+    version = f" ({label(launch.mpi_flavour, launch.mpi_version)})" if launch.mpi_flavour in NAMES else ""
     server = ", one of them the order server" if placement.server_ranks else ""
     shared = ", oversubscribed: they take turns" if placement.oversubscribed else ""
     return (

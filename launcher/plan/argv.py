@@ -14,7 +14,7 @@ from launcher.errors import PlanError
 from launcher.jobdir import variables
 from launcher.jobdir.paths import AttemptPaths, JobPaths
 from launcher.jobdir.plan import Job, Launch, Placement, Slurm
-from launcher.plan.flavours import Flags, flags_for
+from launcher.plan.mpi import Options, options_of
 
 _CPU_BIND = {"none": "none", "core": "cores", "socket": "sockets", "numa": "ldoms"}
 """What srun calls the values of ``resources.binding``."""
@@ -54,16 +54,16 @@ def wrapper(job: Job, launch: Launch) -> tuple[str, ...]:
 
 def mpirun(job: Job, placement: Placement, launch: Launch) -> tuple[str, ...]:
     """``mpirun -np N ... python -m launcher.attempt.rank.wrapper JOBDIR ATTEMPT``, in the dialect of the plan's MPI."""
-    flags = flags_for(launch.mpi_flavour, launch.mpi_version)
-    where = _where(job, placement, launch, flags)
-    return (launch.program, "-np", str(placement.ranks), *where, *mpirun_options(placement, launch, flags), *wrapper(job, launch))
+    mpi = options_of(launch.mpi_flavour, launch.mpi_version)
+    where = _where(job, placement, launch, mpi)
+    return (launch.program, "-np", str(placement.ranks), *where, *mpirun_options(placement, launch, mpi), *wrapper(job, launch))
 
 
-def mpirun_options(placement: Placement, launch: Launch, flags: Flags) -> tuple[str, ...]:
+def mpirun_options(placement: Placement, launch: Launch, mpi: Options) -> tuple[str, ...]:
     """All options of mpirun but the number of ranks and their hosts."""
-    root = flags.root if launch.allow_root else ()
-    crowded = flags.oversubscribe if placement.oversubscribed else ()
-    return (*root, *binding(placement, flags), *crowded, *launch.network_args, *launch.extra_args)
+    root = mpi.root if launch.allow_root else ()
+    crowded = mpi.oversubscribe if placement.oversubscribed else ()
+    return (*root, *_binding(placement, mpi), *crowded, *launch.network_args, *launch.extra_args)
 
 
 def horovodrun(job: Job, placement: Placement, launch: Launch) -> tuple[str, ...]:
@@ -72,13 +72,13 @@ def horovodrun(job: Job, placement: Placement, launch: Launch) -> tuple[str, ...
     horovodrun hands its command to ``/bin/sh -c``: binding and MPI options travel as one quoted text each.  The names of all
     variables follow there, which is why names that are no identifiers are scrubbed.  It always allows root.
     """
-    flags = flags_for(launch.mpi_flavour, launch.mpi_version)
-    further = [*(flags.oversubscribe if placement.oversubscribed else ()), *launch.network_args, *launch.extra_args]
+    mpi = options_of(launch.mpi_flavour, launch.mpi_version)
+    further = [*(mpi.oversubscribe if placement.oversubscribed else ()), *launch.network_args, *launch.extra_args]
     argv = [launch.program, "--mpi", "-np", str(placement.ranks)]
     if placement.hosts:
         argv += ["-H", _host_list(placement), *_horovods_ssh_options(placement.ssh_command)]
-        further = [*_remote_shell(job, flags), *further]
-    argv += [f"--binding-args={shlex.join(binding(placement, flags))}"]
+        further = [*_remote_shell(job, mpi), *further]
+    argv += [f"--binding-args={shlex.join(_binding(placement, mpi))}"]
     argv += [f"--mpi-args={shlex.join(further)}"] if further else []
     return (*argv, *wrapper(job, launch))
 
@@ -114,27 +114,26 @@ def sbatch(job_dir: str) -> tuple[str, ...]:
     return ("sbatch", "--parsable", "--export=ALL", f"--chdir={job_dir}")
 
 
-def binding(placement: Placement, flags: Flags) -> tuple[str, ...]:
-    """Binding options, with their numbers filled in."""
-    table = flags.binding | flags.overloaded_binding if placement.oversubscribed else flags.binding
-    return tuple(option.format(threads=placement.threads_per_rank, ranks=placement.ranks) for option in table[placement.binding])
-
-
 def idle_environment(placement: Placement, launch: Launch) -> dict[str, str]:
     """Variables for ranks that share cores and are started by an mpirun: a rank that waits must let others run."""
     if launch.backend not in ("mpirun", "horovodrun") or not placement.oversubscribed:
         return {}
-    return dict(flags_for(launch.mpi_flavour, launch.mpi_version).oversubscribed_environment)
+    return dict(options_of(launch.mpi_flavour, launch.mpi_version).oversubscribed_environment)
 
 
-def _where(job: Job, placement: Placement, launch: Launch, flags: Flags) -> tuple[str, ...]:
+def _binding(placement: Placement, mpi: Options) -> tuple[str, ...]:
+    crowded = placement.oversubscribed
+    return mpi.bind(placement.binding, placement.ranks, placement.threads_per_rank, crowded=crowded)
+
+
+def _where(job: Job, placement: Placement, launch: Launch, mpi: Options) -> tuple[str, ...]:
     """Where the ranks run, how the hosts are reached, and which variables travel there."""
     if not placement.hosts:
-        return tuple(option.format(ranks=placement.ranks) for option in flags.here)
-    options = [option.format(hosts=_host_list(placement)) for option in flags.host_list]
-    options += _remote_shell(job, flags)
-    for name in _exported(job, launch) if flags.export else ():
-        options += [flags.export, name]
+        return tuple(option.format(ranks=placement.ranks) for option in mpi.here)
+    options = [option.format(hosts=_host_list(placement)) for option in mpi.host_list]
+    options += _remote_shell(job, mpi)
+    for name in _exported(job, launch) if mpi.export else ():
+        options += [mpi.export, name]
     return tuple(options)
 
 
@@ -143,18 +142,18 @@ def _host_list(placement: Placement) -> str:
     return ",".join(f"{host.name}:{host.slots}" for host in placement.hosts)
 
 
-def _remote_shell(job: Job, flags: Flags) -> list[str]:
+def _remote_shell(job: Job, mpi: Options) -> list[str]:
     """Options that name the program by which hosts are reached.
 
     Raises:
         PlanError: if this MPI would split its path.
     """
     shell = str(attempt_of(job).remote_shell)
-    if flags.splits_shell and len(shell.split()) != 1:
+    if mpi.splits_shell and len(shell.split()) != 1:
         raise PlanError(
             f"the path {job.dir} holds a blank, and Open MPI cannot reach other hosts from there: choose another --jobs-dir"
         )
-    return [option.format(shell=shell) for option in flags.remote_shell]
+    return [option.format(shell=shell) for option in mpi.remote_shell]
 
 
 def _exported(job: Job, launch: Launch) -> tuple[str, ...]:

@@ -6,27 +6,9 @@ from collections.abc import Iterator
 
 from hvdgrab.config import SINGLE_RANK_ORDERS, BalanceConfig
 from launcher.errors import PlanError
-from launcher.plan.facts import Facts, Mpirun
-from launcher.plan.mpi import network_faults
+from launcher.plan.facts import Facts
+from launcher.plan.mpi import DECIDED, network_faults, owners_of_foreign
 from launcher.spec.model import Spec
-
-_RANKS = ("-n", "-np", "--n", "--np", "-c")
-_HOSTS = ("-H", "-host", "--host", "-hosts", "-f", "-hostfile", "--hostfile", "-machinefile", "--machinefile")
-DECIDED = {
-    **dict.fromkeys(_RANKS, "resources.ranks"),
-    **dict.fromkeys(_HOSTS, "resources.hosts"),
-    **dict.fromkeys(("-bind-to", "--bind-to"), "resources.binding"),
-    ":": "the launcher, which starts one program (resources.server_ranks for a second one)",
-}
-"""Options of mpirun that a spec may not pass by, and the setting that they belong to."""
-_OPENMPI, _HYDRA = ("Open MPI",), ("MPICH", "Intel MPI")
-FOREIGN = {
-    **dict.fromkeys(("--mca", "-mca", "--gmca", "-gmca", "--tune", "-x", "--oversubscribe", "--report-bindings"), _OPENMPI),
-    "--prtemca": ("Open MPI 5",),
-    **dict.fromkeys(("-genv", "-genvall", "-genvlist", "-env", "-envall", "-iface", "-launcher", "-rmk", "-ppn"), _HYDRA),
-}
-"""Options that only some MPIs know, and which those are."""
-
 
 OWN_OPTIONS = {
     "--array": "use `variants`, each of which is a job", "-a": "use `variants`, each of which is a job",
@@ -100,22 +82,14 @@ def _mpi(spec: Spec, facts: Facts, backend: str) -> Iterator[tuple[str, str]]:
     """Settings against the MPI at hand."""
     if facts.mpirun is None or backend not in ("mpirun", "horovodrun"):
         return
-    yield from network_faults(spec.network, facts.mpirun.flavour, facts.mpirun.version, facts.mpirun.label)
+    yield from network_faults(spec.network, facts.mpirun)
     for place, word in enumerate(spec.backend.extra_args):
-        option = word.partition("=")[0]
-        if option in DECIDED:
-            yield f"backend.extra_args.{place}", f"{option} is decided by {DECIDED[option]}: set that instead"
-        elif option in FOREIGN and not _known(option, facts.mpirun):
-            owner = " or ".join(FOREIGN[option])
-            yield (
-                f"backend.extra_args.{place}",
-                f"{option} is an option of {owner}, and {facts.mpirun.path} is {facts.mpirun.label}",
-            )
-
-
-def _known(option: str, mpirun: Mpirun) -> bool:
-    owners = FOREIGN[option]
-    return any(mpirun.label.startswith(owner) for owner in owners)
+        path, option = f"backend.extra_args.{place}", word.partition("=")[0]
+        if (setting := DECIDED.get(option)) is not None:
+            yield path, f"{option} is decided by {setting}: set that instead"
+        elif owners := owners_of_foreign(option, facts.mpirun):
+            owner = " or ".join(owners)
+            yield path, f"{option} is an option of {owner}, and {facts.mpirun.path} is {facts.mpirun.label}"
 
 
 def _sbatch(spec: Spec, backend: str) -> Iterator[tuple[str, str]]:

@@ -15,33 +15,13 @@ import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import launcher
-from launcher.host.program import run
+from launcher.plan.mpi import Mpirun, probe_mpirun
 from launcher.spec.hosts import expand_nodelist
 
-Flavour = Literal["openmpi", "mpich", "intel", "unknown"]
-PROBE_SECONDS = 20.0
 _SPECIAL_STEPS = 4_294_967_000
 """Numbers from here on are the batch script's own step and the like."""
-
-
-@dataclass(frozen=True)
-class Mpirun:
-    """An mpirun that was found and asked for its version."""
-
-    path: str
-    flavour: Flavour
-    version: tuple[int, ...]
-    banner: str
-    """First line of what ``mpirun --version`` said, or why it said nothing."""
-
-    @property
-    def label(self) -> str:
-        """Name and version for people."""
-        names = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI", "unknown": "unknown MPI"}
-        return " ".join([names[self.flavour], ".".join(str(part) for part in self.version)]).strip()
 
 
 @dataclass(frozen=True)
@@ -126,42 +106,6 @@ def expand_counts(text: str, count: int, default: int) -> tuple[int, ...]:
     if len(numbers) != count:
         raise ValueError(f"{text!r} holds {len(numbers)} numbers for {count} nodes")
     return tuple(numbers)
-
-
-def parse_version(text: str) -> tuple[Flavour, tuple[int, ...]]:
-    """Flavour and version in what ``mpirun --version`` prints; ``("unknown", ())`` where it is neither of the known ones."""
-    patterns: tuple[tuple[Flavour, str], ...] = (
-        ("openmpi", r"(?:Open MPI\)|OpenRTE\))\s+v?(\d+(?:\.\d+)*)"),
-        ("intel", r"Intel\(R\) MPI.*?Version\s+(\d+(?:\.\d+)*)"),
-        ("mpich", r"(?:HYDRA|MPICH).*?Version:?\s+(\d+(?:\.\d+)*)"),
-    )
-    for flavour, pattern in patterns:
-        found = re.search(pattern, text, re.DOTALL)
-        if found:
-            return flavour, tuple(int(part) for part in found.group(1).split("."))
-    return "unknown", ()
-
-
-def probe_mpirun(path: str) -> Mpirun:
-    """Ask an mpirun for its version; a tool that hangs, fails or prints garbage is ``unknown``, with the reason as its banner."""
-    answer = run([path, "--version"], environment=without_foreign_prefix(path, os.environ), seconds=PROBE_SECONDS)
-    if answer.code is None:
-        return Mpirun(path, "unknown", (), f"--version: {answer.stderr}")
-    text = (answer.stdout + answer.stderr)[:20_000]
-    if not answer.ok:
-        return Mpirun(path, "unknown", (), f"--version ended with {answer.code}: {_first_line(text)}")
-    return Mpirun(path, *parse_version(text), _first_line(text))
-
-
-def without_foreign_prefix(mpirun: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables under which an mpirun finds itself: this interpreter's environment says to every process where its own Open
-    MPI lies (OPAL_PREFIX), which would mislead another one."""
-    own = environment.get("OPAL_PREFIX") == sys.prefix and not Path(mpirun).is_relative_to(sys.prefix)
-    return {name: value for name, value in environment.items() if not (own and name == "OPAL_PREFIX")}
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "nothing was printed")[:200]
 
 
 def find_program(name: str, path: str) -> str | None:

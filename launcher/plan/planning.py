@@ -19,10 +19,8 @@ from launcher.jobdir.plan import PLAN_VERSION, Job, Launch, Limits, Placement, P
 from launcher.plan import argv
 from launcher.plan.checks import check_root, check_spec
 from launcher.plan.facts import Facts
-from launcher.plan.flavours import flags_for
-from launcher.plan.layout import Layout, make_layout, ssh_command
-from launcher.plan.mpi import network_args, network_environment
-from launcher.plan.spread import SpreadError, spread, without
+from launcher.plan.layout import Layout, SpreadError, make_layout, spread, ssh_command, without
+from launcher.plan.mpi import network_args, network_environment, options_of
 from launcher.spec.model import Spec
 from launcher.spec.sections import RestartSettings, SlurmSettings
 from launcher.spec.variables import scrubbed
@@ -225,7 +223,7 @@ def choose(kind: str, ranks: int, facts: Facts) -> tuple[str, str]:
     if facts.mpirun.flavour == "unknown":
         raise PlanError(f"{facts.mpirun.path} is no MPI that is known here: {facts.mpirun.banner}")
     if kind == "horovodrun":
-        _check_horovodrun(facts, facts.mpirun.label, flags_for(facts.mpirun.flavour, facts.mpirun.version).horovodrun)
+        _check_horovodrun(facts, facts.mpirun.label, options_of(facts.mpirun.flavour, facts.mpirun.version).horovodrun)
     if kind != "auto":
         return kind, "the spec says so"
     return "mpirun", f"{facts.mpirun.label}; horovodrun would call it after a second of its own"

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.host.program import Answer, run
+from launcher.spec.variables import PMI_PREFIXES, SLURM_PREFIXES
 
 KEPT = ("SLURM_CONF", "SLURM_JWT")
 """Variables of SLURM that say how to reach it; all others are options in disguise and silently override what a job asks for."""
-_OPTIONS = (
-    "SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SCANCEL_", "PMI", "OMPI_COMM_", "PRTE_",
-)  # fmt: skip
+_OPTIONS = (*SLURM_PREFIXES, *PMI_PREFIXES, "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SCANCEL_", "OMPI_COMM_")
 TIMEOUT = 20.0
 ABSENT = "there is no SLURM on this machine: no sbatch on PATH"
 

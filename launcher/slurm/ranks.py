@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from launcher.errors import EXIT_USAGE, BackendError, LauncherError
 from launcher.plan.facts import Allocation
-from launcher.plan.flavours import flags_for
+from launcher.plan.mpi import options_of
 from launcher.slurm.choice import choose
 from launcher.slurm.start_method import Way, shared, step_environment
 
@@ -37,10 +37,9 @@ def command_line(allocation: Allocation, way: Way, ranks: int, threads: int, com
         options += ["--distribution=block", "--kill-on-bad-exit=1", "--wait=0", *shared(allocation)]
         return ["srun", *options, *command]
     assert way.mpirun is not None
-    flags = flags_for(way.mpirun.flavour, way.mpirun.version)
-    crowded = ranks > allocation.slots
-    binding = flags.overloaded_binding.get("none", flags.binding["none"]) if crowded else flags.binding["none"]
-    return [way.mpirun.path, "-np", str(ranks), *binding, *(flags.oversubscribe if crowded else ()), *command]
+    mpi, crowded = options_of(way.mpirun.flavour, way.mpirun.version), ranks > allocation.slots
+    binding = mpi.bind("none", ranks, threads, crowded=crowded)
+    return [way.mpirun.path, "-np", str(ranks), *binding, *(mpi.oversubscribe if crowded else ()), *command]
 
 
 def brief(line: Sequence[str], most: int = 300) -> str:

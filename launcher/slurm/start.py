@@ -13,7 +13,7 @@ from launcher.jobdir.paths import AttemptPaths
 from launcher.jobdir.plan import Plan
 from launcher.plan import argv
 from launcher.plan.facts import Allocation
-from launcher.plan.flavours import flags_for
+from launcher.plan.mpi import options_of
 from launcher.slurm import choice
 from launcher.slurm.held import asker, why_over
 from launcher.slurm.script import asked_of
@@ -68,12 +68,12 @@ def srun_argv(plan: Plan, allocation: Allocation, pmi: str) -> tuple[str, ...]:
 def mpirun_argv(plan: Plan, allocation: Allocation, way: Way) -> tuple[tuple[str, ...], dict[str, str]]:
     """mpirun over the allocation's nodes, which it finds by itself, and the variables that it needs."""
     assert way.mpirun is not None
-    flags = flags_for(way.mpirun.flavour, way.mpirun.version)
+    mpi = options_of(way.mpirun.flavour, way.mpirun.version)
     crowded = plan.placement.oversubscribed or plan.placement.ranks > allocation.slots
     placement = replace(plan.placement, oversubscribed=crowded)
-    options = argv.mpirun_options(placement, plan.launch, flags)
+    options = argv.mpirun_options(placement, plan.launch, mpi)
     words = (way.mpirun.path, "-np", str(placement.ranks), *options, *argv.wrapper(plan.job, plan.launch))
-    idle = flags.oversubscribed_environment if crowded else {}
+    idle = mpi.oversubscribed_environment if crowded else {}
     return words, {**idle, **({"SLURM_OVERLAP": "1"} if allocation.in_step else {})}
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from launcher.errors import BackendError
 from launcher.host.program import Answer
-from launcher.plan.facts import Allocation, Mpirun, find_program, probe_mpirun
+from launcher.plan.facts import Allocation, find_program
+from launcher.plan.mpi import Mpirun, probe_mpirun
 
 PROBE_SECONDS = 60.0
 PROBE = (

@@ -26,12 +26,16 @@ OWN_VARIABLES = (own.JOB_ID, own.JOB_DIR, own.GRAB, own.ATTEMPT, own.PROGRESS, o
 USER_VARIABLES = (own.DATA,)
 """Variables with hvdgrab's prefix that belong to the user."""
 
-_OUTER_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "PMI", "PRTE_", "HYDRA_", "HYDI_", "MPIEXEC_", "OMPI_")
+SLURM_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_")
+"""Variables by which SLURM describes a job to it, or by which its programs take options."""
+PMI_PREFIXES = ("PMI", "PRTE_")
+"""Variables by which a rank finds its world: PMI_*, PMI2_*, PMIX_*, and those of PRRTE."""
+_OUTER_PREFIXES = (*SLURM_PREFIXES, *PMI_PREFIXES, "HYDRA_", "HYDI_", "MPIEXEC_", "OMPI_")
 _TUNING_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
 HOROVOD_PLACE = tuple(
     f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
 )
-_RESERVED_PREFIXES = (own.PREFIX, "OMPI_", "PMI", "PRTE_", "SLURM_", "SBATCH_")
+_RESERVED_PREFIXES = (own.PREFIX, "OMPI_", *PMI_PREFIXES, "SLURM_", "SBATCH_")
 
 
 def scrubbed(names: Iterable[str]) -> tuple[str, ...]:

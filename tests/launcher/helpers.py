@@ -14,7 +14,8 @@ from typing import Any
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
 from launcher.plan import facts
-from launcher.plan.facts import Facts, Mpirun
+from launcher.plan.facts import Facts
+from launcher.plan.mpi import Mpirun
 from launcher.plan.planning import make_plan
 from launcher.spec.loader import load_text
 from launcher.spec.model import Spec

@@ -10,9 +10,7 @@ from pathlib import Path
 
 from launcher.cli.doctor.checks import Check, remedy
 from launcher.host.program import run
-from launcher.plan.facts import parse_version, without_foreign_prefix
-
-LABELS = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}
+from launcher.plan.mpi import label, parse_library, parse_version, without_foreign_prefix
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Build:
     @property
     def label(self) -> str:
         """Name and version."""
-        return f"{LABELS.get(self.flavour, 'unknown MPI')} {'.'.join(map(str, self.version))}".strip()
+        return label(self.flavour, self.version)
 
     @property
     def facts(self) -> str:
@@ -126,10 +124,10 @@ def pair_check(builds: Sequence[Build], library: str | None, banner: str | None)
     if not builds or not banner or builds[0].flavour == "unknown":
         return []
     loaded, first = parse_library(banner), builds[0]
-    if loaded is None or (first.flavour == loaded[0] and _same_version(first.version, loaded[1])):
+    if loaded[0] == "unknown" or (first.flavour == loaded[0] and _same_version(first.version, loaded[1])):
         return []
     fitting = [build for build in builds if build.flavour == loaded[0] and _same_version(build.version, loaded[1])]
-    wanted = f"{LABELS[loaded[0]]} {'.'.join(map(str, loaded[1]))}"
+    wanted = label(*loaded)
     found = f"mpirun is of {first.label}, but Horovod and mpi4py load {wanted}" + (f" ({library})" if library else "")
     if fitting:
         fix = f"put {fitting[0].program.parent} first on PATH, or write `backend.mpirun: {fitting[0].program}` into the job"
@@ -138,17 +136,6 @@ def pair_check(builds: Sequence[Build], library: str | None, banner: str | None)
             "both against one MPI", "python -m launcher.bootstrap mpi4py && python -m launcher.bootstrap horovod"
         )
     return [Check("mpirun's MPI", "missing", found, fix)]
-
-
-def parse_library(banner: str) -> tuple[str, tuple[int, ...]] | None:
-    """Flavour and version in what MPI_Get_library_version says; None for an MPI that is not known."""
-    patterns = (("openmpi", r"Open MPI v(\d+(?:\.\d+)*)"), ("intel", r"Intel\(R\) MPI Library (\d+(?:\.\d+)*)"),
-                ("mpich", r"MPICH Version:?\s+(\d+(?:\.\d+)*)"))  # fmt: skip
-    for flavour, pattern in patterns:
-        found = re.search(pattern, banner)
-        if found:
-            return flavour, tuple(int(part) for part in found.group(1).split("."))
-    return None
 
 
 def _same_version(one: tuple[int, ...], other: tuple[int, ...]) -> bool:

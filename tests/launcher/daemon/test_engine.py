@@ -12,7 +12,7 @@ from launcher.daemon.record import RecordError
 from launcher.errors import UsageError
 from launcher.jobdir.plan import Plan
 from launcher.jobdir.stop import Stop
-from launcher.plan.facts import Mpirun
+from launcher.plan.mpi import Mpirun
 from tests.launcher.daemon.kit import FACTS, World
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import PlanError
-from launcher.plan.flavours import FLAGS, flags_for
+from launcher.plan.mpi import MPIS, options_of
 from launcher.plan.planning import choose
 from tests.launcher.helpers import JOB_ID, host, mpirun, plan
 
@@ -69,7 +69,7 @@ def test_ranks_that_share_cores_yield_when_they_wait() -> None:
 
 
 @pytest.mark.parametrize("binding", ["none", "core", "socket", "numa"])
-@pytest.mark.parametrize("key", sorted(FLAGS))
+@pytest.mark.parametrize("key", sorted(MPIS))
 def test_binding_is_explicit_for_every_mpi(key: tuple[str, int], binding: str) -> None:
     options = argv(f"{{ranks: 2, binding: {binding}}}", mpirun=mpirun(*key)).replace(WRAPPER, "")
     assert "bind" in options or "I_MPI_PIN" in options
@@ -111,10 +111,10 @@ def test_refused_choices(kind: str, facts: dict[str, Any], message: str) -> None
 
 
 def test_versions_between_the_known_ones() -> None:
-    assert flags_for("openmpi", (4, 0, 2)) is FLAGS["openmpi", 4]
-    assert flags_for("openmpi", (3, 1)) is FLAGS["openmpi", 4]
-    assert flags_for("openmpi", (6, 0)) is FLAGS["openmpi", 5]
-    assert flags_for("mpich", (5, 0)) is FLAGS["mpich", 4]
+    assert options_of("openmpi", (4, 0, 2)) is MPIS["openmpi", 4]
+    assert options_of("openmpi", (3, 1)) is MPIS["openmpi", 4]
+    assert options_of("openmpi", (6, 0)) is MPIS["openmpi", 5]
+    assert options_of("mpich", (5, 0)) is MPIS["mpich", 4]
 
 
 @pytest.mark.parametrize(

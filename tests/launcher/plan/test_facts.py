@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.plan import facts
-from launcher.plan.facts import without_foreign_prefix
+from launcher.plan import facts, mpi
+from launcher.plan.mpi import without_foreign_prefix
 
 BANNERS = [
     ("mpirun (Open MPI) 4.1.8\n\nReport bugs to http://www.open-mpi.org/community/help/\n", ("openmpi", (4, 1, 8))),
@@ -22,7 +22,7 @@ BANNERS = [
 
 @pytest.mark.parametrize(("text", "expected"), BANNERS)
 def test_versions_are_read(text: str, expected: tuple[str, tuple[int, ...]]) -> None:
-    assert facts.parse_version(text) == expected
+    assert mpi.parse_version(text) == expected
 
 
 def shim(folder: Path, body: str) -> str:
@@ -43,8 +43,8 @@ def shim(folder: Path, body: str) -> str:
     ],
 )
 def test_sick_tools_are_unknown_and_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, banner: str) -> None:
-    monkeypatch.setattr(facts, "PROBE_SECONDS", 0.5)
-    found = facts.probe_mpirun(shim(tmp_path, body))
+    monkeypatch.setattr(mpi, "PROBE_SECONDS", 0.5)
+    found = mpi.probe_mpirun(shim(tmp_path, body))
     assert (found.flavour, found.version) == ("unknown", ())
     assert banner in found.banner
 
@@ -53,7 +53,7 @@ def test_a_program_that_cannot_be_executed(tmp_path: Path) -> None:
     path = tmp_path / "mpirun"
     path.write_bytes(b"\x7fELFnonsense")
     path.chmod(0o755)
-    assert "cannot be run" in facts.probe_mpirun(str(path)).banner
+    assert "cannot be run" in mpi.probe_mpirun(str(path)).banner
 
 
 def test_path_comes_before_the_interpreters_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

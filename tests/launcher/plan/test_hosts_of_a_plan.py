@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from launcher.errors import PlanError
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import HostSlots, Plan
+from launcher.plan.layout import spread
 from launcher.plan.planning import make_plan, next_attempt
-from launcher.plan.spread import spread
 from tests.launcher.helpers import JOB_ID, host, plan, spec
 
 BASE = "command: x\nbackend: {kind: mpirun}\n"

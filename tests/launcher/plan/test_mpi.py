@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import PlanError
-from launcher.plan.mpi import WIRES, network_environment, wires_for
+from launcher.plan.mpi import MPIS, find_options, network_environment
 from tests.launcher.helpers import mpirun, plan, spec
 
 ALL = """\
@@ -84,5 +84,5 @@ def test_what_an_mpi_cannot_do_is_refused(interface: str, message: str) -> None:
 
 
 def test_a_newer_mpi_takes_the_newest_table() -> None:
-    assert wires_for("openmpi", (6, 0)) == WIRES["openmpi", 5]
-    assert wires_for("mpich", (3, 4)) == WIRES["mpich", 4]
+    assert find_options("openmpi", (6, 0)) == MPIS["openmpi", 5]
+    assert find_options("mpich", (3, 4)) == MPIS["mpich", 4]
