@@ -36,7 +36,7 @@ def init(process_sets: Any = None, *, server: bool | None = None) -> None:
         server: whether one process serves; by default as the job's YAML says.
 
     Raises:
-        WorldError: there is nobody to serve or to train, Horovod or mpi4py are missing, or Horovod is initialised already.
+        WorldError: no rank is left to serve or to train, Horovod or mpi4py is missing, or Horovod is initialised already.
     """
     try:
         import horovod.torch as hvd
@@ -64,14 +64,14 @@ def _split(wanted: bool) -> Split | None:
         importlib.import_module("mpi4py.MPI")
     except ImportError as error:
         if not wanted:
-            return None  # what the ranks need it for says so
+            return None  # what needs mpi4py later raises its own error
         raise WorldError(f"a server is talked to over mpi4py, which cannot be imported: {error}") from None
     check_one_library("hvdgrab.init()")
     return split_world(serves=False, wanted=wanted)
 
 
 def serve(split: Split) -> None:
-    """Balance until the training ranks have left; what goes wrong here ends the job."""
+    """Balance until the training ranks have left; an error here ends the job."""
     from hvdgrab.coordinator.served import Service
 
     ignore_requests()
@@ -83,7 +83,7 @@ def serve(split: Split) -> None:
 
 
 def _leave(split: Split, process: int) -> None:
-    """Tell the server that this process ends; not a child of it."""
+    """Tell the server that this process ends, unless this is a fork of it."""
     from hvdgrab.coordinator.served import take_leave
 
     if os.getpid() == process:

@@ -1,9 +1,9 @@
-"""Ranks that leave an epoch early tell the others, which may wait for their gradients instead of for a message.
+"""Notices of ranks that leave an epoch early, for ranks that wait for their gradients instead of for a message.
 
-A message holds many pairs.  Ranks whose next one is not full yet would hang in Horovod for a rank that waits for them at the end
-of the epoch, and nobody would compare headers.  So a rank that leaves early sends a notice, and the others compare it with what
-they have seen themselves: more than the rank that left is an error, since all ranks must end an epoch after the same unit.
-Less, or as much, is none: they may be about to leave as well.
+A message holds many pairs.  Ranks whose next message is not full yet would hang in Horovod for a rank that waits for them at the
+end of the epoch, and no headers would be compared.  So a rank that leaves early sends a notice, and the others compare it with
+what they have seen themselves.  More than the rank that left is an error, since all ranks must end an epoch after the same unit;
+less or as much is none, since they may be about to leave as well.
 """
 
 from __future__ import annotations

@@ -185,8 +185,8 @@ class LateMeter:
 
     Args:
         meter: of one epoch.
-        size: values of what is measured.
-        device: where it comes from.
+        size: values of a unit's measurement.
+        device: of the measurements.
         lag: most units on their way.
     """
 

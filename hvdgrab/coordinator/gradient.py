@@ -1,4 +1,4 @@
-"""What of a unit's gradient an ordering takes, and how it comes from the training's device without a wait."""
+"""The views of a unit's gradient that an ordering takes, and their way from the training's device without a wait."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MEASURING_SEED = 2**63
 
 
 class UnitGradient(NamedTuple):
-    """Two views of the gradient of a unit's backward passes; the memory is used again for the next unit."""
+    """Two views of the gradient of a unit's backward passes; the next unit uses their memory again."""
 
     vector: torch.Tensor | None
-    """(width,) float32: what is balanced; None where the order looks at no gradients."""
+    """(width,) float32: what is balanced; None if the order looks at no gradients."""
     measured: torch.Tensor | None
-    """(256,) float32: the sketch that the bound is estimated from, or (d,): where it is measured exactly; None for neither."""
+    """The bound is estimated from (256,) float32, a sketch, or measured exactly from (d,); None if it is not measured."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Views:
 
     @property
     def nothing(self) -> bool:
-        """Whether only the passing of units counts."""
+        """Whether no gradient is needed: units are only counted."""
         return not self.balanced and self.measuring is None and not self.exact
 
     @property
     def dense(self) -> bool:
-        """Whether somebody needs the whole gradient (d,)."""
+        """Whether the whole gradient (d,) is needed."""
         return self.exact or (self.balanced and self.projection is None)
 
     def of(self, gradient: torch.Tensor) -> UnitGradient:
@@ -64,7 +64,7 @@ def host_memory(*shape: int, device: torch.device) -> torch.Tensor:
 
 
 class Arrival:
-    """A copy into host memory under way: the training stream goes on, and whoever reads the copy waits for it.
+    """A copy into host memory under way: the training stream goes on, and the reader of the copy waits for it.
 
     Args:
         target: host memory; read it after `wait`.

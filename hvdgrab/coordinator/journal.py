@@ -19,7 +19,7 @@ _LOSS = "loss"
 
 @dataclass(frozen=True)
 class EpochFacts:
-    """What the end of an epoch tells about it; ``bytes_sent`` is this rank's, ``bound`` is known on rank 0."""
+    """What is known of an epoch at its end; ``bytes_sent`` is this rank's, ``bound`` is known on rank 0 only."""
 
     epoch: int
     order: str
@@ -37,7 +37,7 @@ class Journal:
     Args:
         path: the file, or None to write nothing (measurements are still exchanged: all ranks must do the same).
         units: n.
-        epochs: epochs that the run will have, where the script says so.
+        epochs: epochs that the run will have, if the script tells.
     """
 
     def __init__(self, path: Path | None, units: int, epochs: int | None = None) -> None:
@@ -50,15 +50,15 @@ class Journal:
         """The newest record, on rank 0."""
 
     def begin_epoch(self) -> None:
-        """The epoch's clock starts."""
+        """Start the epoch's clock."""
         self._began = time.perf_counter()
 
     def unit_done(self) -> None:
-        """A unit's last backward pass has ended."""
+        """Note that a unit's last backward pass has ended."""
         self._unit_times.append(time.perf_counter())
 
     def add_ordering(self, seconds: float) -> None:
-        """Time that the training thread spent on ordering."""
+        """Add seconds that the training thread spent on ordering."""
         self._ordering += seconds
 
     def log(self, **scalars: Any) -> None:
@@ -66,7 +66,7 @@ class Journal:
         self._scalars.add(**scalars)
 
     def take(self) -> dict[str, Any]:
-        """This rank's measurements of the epoch, JSON-able; the next epoch's start from zero."""
+        """This rank's measurements of the epoch, JSON-able; those of the next epoch start from zero."""
         times, count = self._unit_times, max(len(self._unit_times), 1)
         measured = {
             "scalars": self._scalars.totals(),

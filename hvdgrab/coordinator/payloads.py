@@ -80,14 +80,14 @@ class Format:
 class BalancingDevice:
     """Where expanded rows are balanced: on the host, or on a GPU that trains at the same time.
 
-    On a GPU rows are copied from pinned memory and balanced on a stream of their own: who waits is the communication thread, for
-    that stream; the training's stream waits for nothing.
+    On a GPU, rows are copied from pinned memory and balanced on a stream of their own.  Only the communication thread waits for
+    that stream.
 
     Args:
         rows: most rows at once.
         width: values of a row.
-        balancer: whose running sum is moved to the device.
-        device: where the model trains.
+        balancer: its running sum is moved to the device.
+        device: the model's.
         aside: the stream.
     """
 
@@ -102,7 +102,7 @@ class BalancingDevice:
                 balancer.move(device)
 
     def feed(self, rows: torch.Tensor) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
-        """Balance some of the host rows, (m, width); signs and drops (m,).  They may be changed when this returns."""
+        """Balance host rows (m, width): signs and drops (m,).  The rows may be changed after the call."""
         if self._away is None:
             return self._balancer.feed(rows.numpy())
         with self._aside():
@@ -119,7 +119,7 @@ class PayloadState(Coordinator):
         pairs: pairs of an epoch, n // 2.
         format: how a difference travels.
         root: the rank that compares headers.
-        balancer: where this process balances: it alone has room for everybody's payloads.
+        balancer: given if this process balances; it then has room for the payloads of all ranks.
         device: where it balances.
     """
 
@@ -143,14 +143,14 @@ class PayloadState(Coordinator):
             self._device = BalancingDevice(self._step * size, format.width, balancer, device, self.aside)
 
     def encode(self, message: PairMessage) -> Bytes:
-        """This rank's payloads (k, wire) of a message; the memory is used again for the next."""
+        """This rank's payloads (k, wire) of a message; the next message uses their memory again."""
         payloads = self._outgoing[: message.header.pairs]
         for difference, out in zip(torch.from_numpy(message.differences), payloads, strict=True):
             self._compressor.encode(difference, out)
         return payloads
 
     def room_for(self, count: int) -> Bytes:
-        """(W, count, wire): where all ranks' payloads of a message with ``count`` pairs may be put."""
+        """(W, count, wire): memory for all ranks' payloads of a message with ``count`` pairs."""
         size = len(self.signs)
         return self._received[: size * count * self._wire].reshape(size, count, self._wire)
 
@@ -177,7 +177,7 @@ class PayloadState(Coordinator):
         pairs, ranks = np.nonzero(seen.T)
         if not len(pairs):
             return
-        # A mask would copy every difference, on the rank that all others wait for; it is needed only where one is missing.
+        # A mask would copy every difference, on the rank that all others wait for; it is needed only if one is missing.
         taken = rows if len(pairs) == len(rows) else rows[torch.from_numpy(pairs * size + ranks)]
         signs, dropped = self._device.feed(taken)
         self.note(signs, dropped, ranks, header.pair + first + pairs)

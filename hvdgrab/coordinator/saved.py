@@ -26,8 +26,8 @@ _ADDED = {2: {"reordering": None}}
 class SavedState:
     """Where a run stood, and what its balancing had come to.
 
-    It holds all ranks' orders, so that rank 0's alone can continue a job; only what is a single rank's own, the gradients of a
-    pair that is not complete, is missing then, and those pairs count as not seen.
+    It holds all ranks' orders, so that rank 0's state alone can continue a job.  Then only the other ranks' gradients of
+    incomplete pairs are missing, and those pairs count as not seen.
     """
 
     rank: int
@@ -76,7 +76,7 @@ class SavedState:
         """Refuse a state that is not this run's.
 
         Raises:
-            StateError: with what is different, and both values.
+            StateError: tells what is different, and both values.
         """
         pairs = [
             ("order", self.order, book.config.order, "keep the order, or start without the saved one"),
@@ -106,7 +106,7 @@ class SavedState:
     def carried_over(self, facts: Mapping[str, Any]) -> SavedState:
         """This state for a run whose model may have other trainable parameters now: then its orders alone.
 
-        Only for the beginning of an epoch, where nothing but the orders (and, of mean balance, the stale mean) is known.
+        Only for the beginning of an epoch, when nothing but the orders (and, of mean balance, the stale mean) is known.
         """
         if self.facts.get("parameters") == facts.get("parameters"):
             return self
@@ -125,7 +125,7 @@ class SavedState:
         return replace(self, rule=None, balance=None)
 
     def without_own_pairs(self) -> SavedState:
-        """Without the finished pairs that waited for their message: the other ranks' are lost, so nobody's can be balanced."""
+        """This state without finished pairs that waited for their message: other ranks' are lost, so none can be balanced."""
         half = self.position % 2
         return replace(self, unsent=None if self.unsent is None or not half else self.unsent[-half:])
 

@@ -59,7 +59,7 @@ def pack(value: dict[str, Any]) -> Body:
 
 
 def unpack(body: Body) -> dict[str, Any]:
-    """What `pack` was given."""
+    """The value that `pack` was given."""
     value: dict[str, Any] = to_arrays(torch.load(io.BytesIO(body.tobytes()), weights_only=True))
     return value
 
@@ -129,10 +129,10 @@ class ServedCoordinator(PayloadState):
 
 
 class Service:
-    """Answers the ranks until all of them have left.
+    """Answers the ranks.
 
-    Each rank's messages are taken in order.  A message of pairs, and the end of an epoch, waits until that of every rank is
-    there; whoever asks for the state is answered when what it has sent before is balanced.
+    Each rank's messages are taken in order.  A message of pairs and the end of an epoch wait for those of all other ranks.  A
+    rank that asks for the state is answered when everything that it has sent is balanced.
 
     Args:
         link: the server's end.
@@ -145,7 +145,7 @@ class Service:
         self._epoch = 0
 
     def run(self) -> None:
-        """Serve.
+        """Serve until all ranks have left.
 
         Raises:
             ConsistencyError: the ranks are not at the same place.
@@ -253,7 +253,7 @@ def take_leave(link: Link) -> None:
 
 
 def _answer(link: Link, ask: Ask) -> Body:
-    """The server's answer, without those that a session before this one did not wait for."""
+    """Wait for the server's answer, and skip those that an earlier session did not wait for."""
     while True:
         message = link.receive(link.server)
         if message.row[0] == ask:

@@ -1,8 +1,8 @@
 """Balancing exactly and together: every rank holds a part of the coordinates of every difference, and of the running sum.
 
-Each rank sends every other its part of d/W values of a difference, (W − 1)/W·d in all, which is the least that an exact rule can
-do with; what a rank keeps is d/W values too.  The signs of a block of rows follow from its Gram matrix D·Dᵀ and its products D·h
-with the running sum (`hvdgrab.balance.backends.gram`), both of which are sums over the parts.
+Each rank sends every other its part of d/W values of a difference, (W − 1)/W·d in all: no exact rule can do with less.  A rank
+keeps d/W values, too.  The signs of a block of rows follow from its Gram matrix D·Dᵀ and its products D·h with the running sum
+(`hvdgrab.balance.backends.gram`), both of which are sums over the parts.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _ROWS_AT_ONCE = 64
 
 
 class ShardBalancer(PairBalancer):
-    """The rows of a `PairBalancer` where this process has only a part of their coordinates.
+    """A `PairBalancer` for a part of the coordinates of each row.
 
     Args:
         width: values of the part.
-        config: how to balance; the backend is always this one.
+        config: how to balance; its backend is ignored.
         seed, expected: as for `PairBalancer`.
-        device: where the parts lie.
+        device: of the parts.
     """
 
     def __init__(self, width: int, config: BalanceConfig, *, seed: int, expected: int, device: torch.device) -> None:
@@ -46,7 +46,7 @@ class ShardBalancer(PairBalancer):
         self.move(device)
 
     def feed_part(self, rows: torch.Tensor, add: Sum) -> tuple[Signs, NDArray[np.bool_]]:
-        """As `feed`, of rows (m, width) of which every rank has its part; every rank must call it alike.
+        """As `feed`, for rows (m, width) of which every rank has its part; collective.
 
         Raises:
             UsageError: the running sum is no longer finite.
@@ -68,12 +68,12 @@ class ShardBalancer(PairBalancer):
         return signs, dropped
 
     def _one_by_one(self, rows: torch.Tensor, h: Any, uniform: NDArray[np.float64], add: Sum) -> tuple[Signs, NDArray[np.bool_]]:
-        """The literal rule, so that what is dropped is what it drops."""
+        """Apply the literal rule, row by row, so that the same rows are dropped."""
         signs, dropped = np.ones(len(rows), dtype=np.int8), np.zeros(len(rows), dtype=bool)
         rule, plain = self._rule, self._rule.plain
         for k, row in enumerate(rows):
             damped = h * rule.damping
-            # A sum of finite products may overflow, and of what is not finite nothing else comes: as in one process.
+            # A sum of finite products may overflow, and a non-finite part makes the sum non-finite: as in one process.
             local = np.array([float(damped @ row), 0.0 if plain else float(row @ row), float(not torch.isfinite(h).all())])
             product, square, sick = add(local)
             if sick:
@@ -87,7 +87,7 @@ class ShardBalancer(PairBalancer):
 
 
 def _finite(values: NDArray[np.float64], dtype: type[Any]) -> bool:
-    """Whether they are finite in the type of the running sum, as they would be in one process."""
+    """Whether values are finite in the type of the running sum, as one process would see them."""
     with np.errstate(over="ignore"):
         return bool(np.isfinite(values.astype(dtype)).all())
 
@@ -102,7 +102,7 @@ class ShardedCoordinator(Coordinator):
         pairs_per_message: most pairs in a message.
         config: how to balance.
         seed: of random sign rules.
-        device: where the model trains.
+        device: the model's.
     """
 
     shares_balance = False

@@ -105,7 +105,7 @@ def compare_headers(rows: NDArray[np.int64]) -> None:
     """Make sure that the first columns of ``rows`` (W, at least 6), all ranks' headers, are the same.
 
     Raises:
-        ConsistencyError: they are not; says where every rank is.
+        ConsistencyError: they are not; tells where every rank is.
     """
     heads = rows[:, : len(FIELDS)]
     if (heads != heads[0]).any():
@@ -137,7 +137,7 @@ def pack_signs(signs: Signs, dropped: NDArray[np.int64]) -> Bits:
 
 
 def unpack_signs(body: Bits, shape: tuple[int, ...]) -> tuple[Signs, NDArray[np.int64]]:
-    """What `pack_signs` was given; ``shape`` of the signs, (W, pairs)."""
+    """The arrays that `pack_signs` was given; ``shape`` of the signs, (W, pairs)."""
     places = 8 * shape[0]
     length = _length(shape)
     planes = body[places:].reshape(-1, length) if length else [np.zeros(0, dtype=np.uint8)]

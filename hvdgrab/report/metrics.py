@@ -26,7 +26,7 @@ _warned: set[Path] = set()
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """What is known of one epoch after its last unit; None where it is not known."""
+    """What is known of one epoch after its last unit; None if unknown."""
 
     epoch: int
     """The epoch's number, from 0."""
@@ -55,7 +55,7 @@ class EpochRecord:
     order_hash: str | None = None
     """Hash of all ranks' orders of this epoch."""
     epochs: int | None = None
-    """Epochs that the run will have, where the script said so."""
+    """Epochs that the run will have, if the script tells."""
     ranks: int | None = None
     """Number of ranks W."""
     units: int | None = None
@@ -101,8 +101,8 @@ class Metrics(NamedTuple):
 def append(path: Path, record: EpochRecord) -> bool:
     """Add one line to ``path`` with a single write; returns whether it is there.
 
-    A record of a training is worth less than the training: where the line cannot be written (full disk, read-only or deleted
-    directory), one warning is logged for the file and the run goes on.
+    If the line cannot be written (full disk, read-only or deleted directory), one warning is logged for the file and the run goes
+    on: a record of a training is worth less than the training.
     """
     line = (record.to_json() + "\n").encode()
     try:
@@ -151,14 +151,14 @@ def read(path: Path) -> Metrics:
 
 
 def latest(records: Iterable[EpochRecord]) -> list[EpochRecord]:
-    """One record an epoch, in epoch order; where a restarted job ran an epoch twice, the later line counts."""
+    """One record an epoch, in epoch order; if a restarted job ran an epoch twice, the later line counts."""
     return [record for _, record in sorted({record.epoch: record for record in records}.items())]
 
 
 class ScalarMean:
     """Means of named scalars over the calls of one epoch.
 
-    Tensors are detached and summed where they live, so that logging a loss on a GPU does not wait for it: `totals` does.
+    Tensors are detached and summed on their device, so that only `totals` waits for a GPU.
     """
 
     def __init__(self) -> None:

@@ -83,7 +83,7 @@ def render(jobs: Sequence[Job]) -> str:
 
 
 def _lead(jobs: Sequence[Job]) -> str:
-    """One sentence a job: where it stands."""
+    """One sentence a job about its progress."""
     sentences = []
     for job in jobs:
         last = job.records[-1]
@@ -110,7 +110,7 @@ def _last(name: str) -> Callable[[Job], str]:
 
 def _mean(name: str) -> Callable[[Job], str]:
     def cell(job: Job) -> str:
-        # The first epoch's orders are random whatever the rule, and its steps warm up: left out where there are more.
+        # Leave out the first epoch if there are more: its orders are random whatever the rule, and its steps warm up.
         values = [value for record in job.records[1:] or job.records if (value := getattr(record, name)) is not None]
         return _number(sum(values) / len(values) if values else None)
 

@@ -60,7 +60,7 @@ class Panel:
     reference: float | None = None
     """A value to be marked by a dashed line."""
     log: bool = False
-    """Logarithmic where all values are positive and span more than a factor of ten."""
+    """Make the axis logarithmic if all values are positive and span more than a factor of ten."""
     from_zero: bool = False
     """Whether the vertical axis begins at 0."""
 

@@ -16,17 +16,17 @@ from hvdgrab.coordinator.gradient import UnitGradient, Views
 from hvdgrab.training.parameters import Entry, ParameterTable
 
 STREAM_WIDTH = 4096
-"""Width of the rows that gradients stream through where no sketch is balanced, only the bound is estimated."""
+"""Width of the rows that gradients stream through if no sketch is balanced and only the bound is estimated."""
 
 
 class Collector(Protocol):
-    """Takes gradients during a unit's backward passes and hands their views on at its end."""
+    """Takes gradients during a unit's backward passes, and gives their views at its end."""
 
     def take(self, index: int, gradient: torch.Tensor, scale: float) -> None:
         """Add scale · the gradient of the parameter ``table.entries[index]``; dense or sparse, read only, not kept."""
 
     def finish(self) -> UnitGradient | None:
-        """The views of the unit's gradient; None if nobody wants one.  The next `take` starts the next unit."""
+        """The views of the unit's gradient, if any are wanted.  The next `take` starts the next unit."""
 
     def forget(self) -> None:
         """Drop what was taken: the unit will not be completed."""
@@ -47,7 +47,7 @@ class NoCollector:
         """Nothing is kept."""
 
     def finish(self) -> UnitGradient | None:
-        """Nobody wants a view."""
+        """No view is wanted."""
         return None
 
     def forget(self) -> None:
@@ -132,7 +132,7 @@ class StreamCollector:
         self._dirty = True
 
     def _measuring_rows(self, sketch: FoldSketch, dimension: int, device: torch.device) -> FoldRows:
-        """For a small model the rows hold the gradient itself, but for one sign of all, and are sketched where they lie."""
+        """The sketch that measures.  A small model's rows hold the gradient itself, up to a common sign: sketch them in place."""
         rows = self._rows.rows
         in_place = dimension <= sketch.period and -(-dimension // sketch.buckets) * sketch.buckets <= rows.numel()
         return FoldRows(sketch, dimension, device, rows=rows) if in_place else FoldRows(sketch, rows.numel(), device)

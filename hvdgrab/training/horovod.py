@@ -26,7 +26,7 @@ class HorovodFace:
 
     Args:
         optimizer: made by ``hvd.DistributedOptimizer``, or plain.
-        world: the ranks; a plain optimizer is refused where there are several.
+        world: the ranks; if there are several, a plain optimizer is refused.
         simulated: the ranks are threads of one process, whose script averages gradients itself.
 
     Raises:

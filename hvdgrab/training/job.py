@@ -58,7 +58,7 @@ class StopSignal:
     def agreed(self) -> bool:
         """Whether any rank was asked to stop; collective: call it once after every step, on all ranks.
 
-        The answer is about the step before, so that nobody waits for it: the flag travels along with the next gradients.
+        The answer is about the step before, so that no rank waits for it: the flag travels along with the next gradients.
         """
         hvd = _horovod()
         if hvd is None or hvd.size() == 1:

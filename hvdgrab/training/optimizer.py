@@ -31,7 +31,7 @@ from hvdgrab.training.parameters import ParameterTable
 from hvdgrab.training.sampler import GraBSampler
 
 STATE_KEY = "hvdgrab"
-"""Where a state dict holds the ordering's part, beside the optimizer's ``state`` and ``param_groups``."""
+"""The key of the ordering's part in a state dict, beside the optimizer's ``state`` and ``param_groups``."""
 STEPS_LOOKED_AT = 4
 """First steps in which a GradScaler is looked for: several, since a scaler may skip the first ones."""
 
@@ -45,8 +45,7 @@ class GraBOptimizer(torch.optim.Optimizer):
 
     1. a closure, if given, runs once with gradients enabled;
     2. before the first backward pass, with zero gradients (``hvd.broadcast_optimizer_state`` does that to create state), the
-    inner
-       optimizer runs locally and the weights stay as they are;
+       inner optimizer runs locally and the weights stay as they are;
     3. otherwise the wrapped optimizer synchronises and steps;
     4. the closure's loss is returned.
 
@@ -54,7 +53,7 @@ class GraBOptimizer(torch.optim.Optimizer):
         optimizer: made over ``model``'s parameters.
         sampler: the one that the training DataLoader uses as ``batch_sampler``.
         model: gives the parameters' names.
-        passes_per_unit: backward passes that make one unit, where the script splits each batch; default 1, or the job's YAML.
+        passes_per_unit: backward passes that make one unit, if the script splits each batch; default 1, or the job's YAML.
         total_epochs: epochs that the run will have; only shown (time left).
         grad_scaler: the ``torch.amp.GradScaler`` whose ``scale(loss)`` the script calls backward on; its factor is divided out of
             what is balanced, so that a change of it does not look like a change of the gradient.
@@ -189,8 +188,7 @@ class GraBOptimizer(torch.optim.Optimizer):
     # --- what is new -------------------------------------------------------------------------------------------------------
 
     def log(self, **scalars: Any) -> None:
-        """Note numbers, or tensors of one element, for the epoch's line in ``metrics.jsonl``: means over the epoch and over the
-        ranks.
+        """Note numbers, or tensors of one element: their means over epoch and ranks go into the line of ``metrics.jsonl``.
 
         ``loss`` becomes ``train_loss``; every other name is a column of its own.  May differ from rank to rank.
 
@@ -307,7 +305,7 @@ def _metrics_path() -> Path | None:
 
 
 def _loss_scale(scaler: Any) -> Callable[[], float] | None:
-    """What tells the factor of a pass's loss; on CUDA asking for it waits for the device, as ``scaler.step`` does too."""
+    """The function that gives the factor of a pass's loss; on CUDA it waits for the device, as ``scaler.step`` does too."""
     if scaler is None:
         return None
     if isinstance(scaler, type) or not callable(getattr(scaler, "get_scale", None)):

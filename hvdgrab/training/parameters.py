@@ -1,4 +1,4 @@
-"""The table of parameters: where each one's gradient lies in the vector that is balanced."""
+"""The table of parameters: where each parameter's gradient lies in the vector that is balanced."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ParameterTable:
     """The trainable parameters of an optimizer, sorted by name, so that every rank and every run numbers them alike.
 
     Args:
-        optimizer: its parameter groups say who takes part; one that is frozen now does not.
+        optimizer: the parameters of its groups take part, except those that are frozen now.
         model: gives the names; a parameter that two modules share has the first of its names.
         layers: glob patterns of the names that take part; by default all do.
 

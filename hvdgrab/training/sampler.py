@@ -22,8 +22,8 @@ class GraBSampler(Sampler[list[int]]):
     """A batch sampler over this rank's units; give it to a DataLoader as ``batch_sampler``.
 
     The examples are dealt once to W·n near-equal units, n on every rank (`hvdgrab.training.units`); every epoch sees each of them
-    exactly once.  In which order decides the rule (``order``), for the gradient orders together with `GraBOptimizer`, which
-    must be made over this sampler.
+    exactly once.  The rule (``order``) decides in which order; the orders made from gradients need a `GraBOptimizer` over this
+    sampler.
 
     Nothing needs to be called between epochs; `set_epoch` is accepted and checked.  ``iter()`` alone has no effect: the next
     epoch begins with the first batch that is asked for after a unit has been consumed by a backward pass.
@@ -33,7 +33,7 @@ class GraBSampler(Sampler[list[int]]):
         batch_size: examples in a unit, at most (see `hvdgrab.training.units.count_units`).
         seed: deals examples to units, and makes every random order; default 0, or the job's YAML.
         order: the rule, see `hvdgrab.config.ORDERS`; default ``cd-grab``, or the job's YAML.
-        rank: this rank; by default Horovod's, or 0 where the script does not use it.
+        rank: this rank; by default Horovod's, or 0 if the script does not use Horovod.
         size: number of ranks W, likewise.
         config: all settings at once, instead of ``seed`` and ``order``.
 

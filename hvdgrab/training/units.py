@@ -19,7 +19,7 @@ from hvdgrab.errors import UsageError
 def count_units(examples: int, size: int, batch_size: int) -> int:
     """The number of units n of each rank: max(1, min(ceil(N / (W·B)), N // W)).
 
-    The second bound keeps every unit non-empty; only where it decides can a unit hold more than `batch_size` examples
+    The second bound keeps every unit non-empty; only if it decides can a unit hold more than `batch_size` examples
     (W = 2, B = 1, N = 3: one unit a rank, of 2 and 1 examples).
 
     Args:
@@ -65,7 +65,7 @@ class Units:
         return members
 
     def digest(self) -> str:
-        """A hash (hex, 64 characters) of who sees what: equal on all ranks exactly when they deal the examples alike."""
+        """A hash (hex, 64 characters) of the dealing: equal on all ranks exactly if they deal the examples alike."""
         state = hashlib.sha256(f"{self.examples} {self.size} {self.n} ".encode())
         state.update(self.permutation.astype("<i8", copy=False).tobytes())
         return state.hexdigest()
@@ -83,7 +83,7 @@ def form_units(examples: int, size: int, batch_size: int, seed: int, *, epoch: i
         size: W, ranks.
         batch_size: B, the most examples of a unit (see `count_units` for the exception).
         seed: together with `epoch` decides the permutation.
-        epoch: 0 where units stay the same for the whole run; the epoch where they are dealt anew (order ``reshuffle``).
+        epoch: 0 if units stay the same for the whole run; the epoch's number if they are dealt anew (order ``reshuffle``).
         shuffle: False keeps the dataset's own order: rank 0 has its first N / W examples, and so on.
 
     Raises:
