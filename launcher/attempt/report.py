@@ -1,18 +1,23 @@
-"""The report of a job that has measured something, made when it has ended."""
+"""The report of jobs that have measured something; a job's own is made when it has ended."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import select
 import signal
 import subprocess
+import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 from launcher.attempt.policy import Final, decide
 from launcher.attempt.program import starting_environment
+from launcher.errors import LauncherError
 from launcher.host.signals import SignalBox
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import EventLog
@@ -24,6 +29,14 @@ REPORT_SECONDS = 120.0
 UNSEEN_SECONDS = 60.0
 """While nobody does: the job's slots are taken meanwhile."""
 TICK = 0.1
+
+
+class ReportError(LauncherError):
+    """A report could not be made."""
+
+
+class ReportInterruptedError(ReportError):
+    """A signal ended the making of a report."""
 
 
 def is_over(plan: Plan, job: JobPaths) -> bool:
@@ -40,44 +53,62 @@ def report_unseen(plan: Plan, job: JobPaths) -> None:
 
 
 def make_report(plan: Plan, job: JobPaths, seconds: float = REPORT_SECONDS) -> str | None:
-    """Make ``report.html`` where the training measured something; returns what went wrong, or None.
-
-    A signal ends the making of the report, and nothing else: what is known of the job is still to be said.
-    """
+    """Make ``report.html`` of a job whose training measured something; returns what went wrong, or None."""
     if not job.metrics.exists():
         return None
-    argv = [plan.launch.python, "-m", "hvdgrab.report", str(job.root)]
-    environment = starting_environment(plan, job.attempt(plan.job.attempt)) | {"MPLBACKEND": "Agg"}
-    with SignalBox() as signals:
+    environment = starting_environment(plan, job.attempt(plan.job.attempt))
+    try:
+        make([job.root], python=plan.launch.python, environment=environment, seconds=seconds)
+    except ReportError as error:
+        return str(error)
+    return None
+
+
+def make(directories: Sequence[Path], *, python: str, environment: Mapping[str, str], seconds: float | None = None) -> Path:
+    """Run ``python -m hvdgrab.report`` over job directories; returns the file that it wrote into the first of them.
+
+    A signal ends the making of the report and nothing else: what is known of the jobs is still to be said.
+
+    Args:
+        directories: absolute.
+        python: the interpreter.
+        environment: its variables.
+        seconds: time for it; None for any.
+
+    Raises:
+        ReportInterruptedError: a signal came.
+        ReportError: it could not be made; the text says why.
+    """
+    argv = [python, "-m", "hvdgrab.report", *map(str, directories)]
+    with SignalBox() as signals, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             process = subprocess.Popen(
-                argv, cwd=job.root, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                start_new_session=True,
+                argv, cwd=directories[0], env={**environment, "MPLBACKEND": "Agg"}, stdin=subprocess.DEVNULL, stdout=out,
+                stderr=err, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            return f"the report could not be made: {error.strerror}"
-        assert process.stdout is not None
-        with process.stdout as output:
-            trouble, said = _watch(process, output, signals, seconds)
-    if trouble is not None:
-        return trouble
-    lines = said.decode("utf-8", "replace").strip().splitlines() or ["no message"]
-    return None if process.returncode == 0 else f"the report could not be made: {lines[-1]}"
+            raise ReportError(f"the report could not be made: {error.strerror}") from error
+        _wait(process, signals, seconds)
+        if process.returncode != 0:
+            raise ReportError(f"the report could not be made: {_last_line(err) or f'exit code {process.returncode}, no message'}")
+        return Path(_last_line(out))
 
 
-def _watch(process: subprocess.Popen[bytes], output: IO[bytes], signals: SignalBox, seconds: float) -> tuple[str | None, bytes]:
-    """Wait for the end; returns why it was not waited for, and what the program said."""
-    os.set_blocking(output.fileno(), False)
-    deadline = time.monotonic() + seconds
-    said, trouble = b"", None
-    while process.poll() is None and trouble is None:
-        select.select([signals.fileno(), output.fileno()], [], [], TICK)
-        said = (said + (output.read() or b""))[-(1 << 16) :]
-        if signals.take():
-            trouble = "the report was interrupted"
-        elif time.monotonic() > deadline:
-            trouble = f"the report was not ready within {seconds:.0f} s"
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    return trouble, said + (output.read() or b"")
+def _wait(process: subprocess.Popen[bytes], signals: SignalBox, seconds: float | None) -> None:
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    try:
+        while process.poll() is None:
+            select.select([signals], [], [], TICK)
+            if signals.take():
+                raise ReportInterruptedError("the report was interrupted")
+            if time.monotonic() > deadline:
+                raise ReportError(f"the report was not ready within {seconds:.0f} s")
+    finally:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _last_line(file: IO[bytes]) -> str:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - (1 << 16)))
+    return (file.read().decode("utf-8", "replace").strip().splitlines() or [""])[-1]

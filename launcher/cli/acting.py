@@ -9,19 +9,16 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from launcher.attempt.sweep import sweep
-from launcher.cli.book import Listed, directory_view, open_book
+from launcher.cli.find import Listed, find
 from launcher.cli.follow import Link
-from launcher.cli.guard import complain
-from launcher.cli.texts import end_lines, next_commands, state_text
+from launcher.cli.texts import complain, end_lines, next_commands, state_text
 from launcher.daemon.http.client import Client
 from launcher.daemon.http.messages import JobView
 from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError, UsageError
 from launcher.host.processes import alive
 from launcher.jobdir.claim import Claim
-from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.words import CANCELLED, FAILED, UNKNOWN, WAITING
 
 EXIT_TIMEOUT = 124
@@ -40,21 +37,20 @@ SWEEP_GRACE = 5.0
 def cancel(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool, wait: bool = True) -> int:
     """End jobs, and wait until they are gone; those that have ended stay as they are.  Returns the exit code."""
     client = Client.connect(start=True)
-    jobs = open_book(jobs_dir, client).several(wanted, prefer_active=True)
+    jobs = find(wanted, jobs_dir, client, prefer_active=True)
     jobs.sort(key=lambda job: job.view.state not in WAITING)  # or an ending one's place would go to a waiting one
-    before = {job.view.id: job.view.final for job in jobs}
-    asked = [Listed(client.cancel(job.view.id), True) if job.kept else _cancel_foreground(job) for job in jobs]
+    asked = [Listed(client.cancel(job.id)) if job.in_record else _cancel_foreground(job) for job in jobs]
     ended = _gone(client, asked) if wait else [_until(client, job, 0.0) for job in asked]
     if as_json:
         print(json.dumps([job.to_json() for job in ended]))
     else:
-        for job in ended:
-            print(_cancelled_text(job.view, before=before[job.view.id]))
+        for before, after in zip(jobs, ended, strict=True):
+            print(_cancelled_text(after.view, before=before.view.final))
     return EXIT_OK if not wait or all(job.view.final for job in ended) else EXIT_FAILED
 
 
 def _gone(client: Client, asked: Sequence[Listed]) -> list[Listed]:
-    """The jobs when they have ended, or after `CANCEL_SECONDS`; what takes longer than a moment is said."""
+    """The jobs when they have ended, or after `CANCEL_SECONDS`; names those that take longer than a moment."""
     began = time.monotonic()
     soon = [_until(client, job, began + SILENT_SECONDS) for job in asked]
     for view in (job.view for job in soon if not job.view.final):
@@ -72,18 +68,17 @@ def _cancelled_text(view: JobView, *, before: bool) -> str:
 
 def _cancel_foreground(job: Listed) -> Listed:
     """Ask the command that runs a job in the foreground to end it."""
-    paths = JobPaths(Path(job.view.dir))
     if job.view.final:
         return job
-    claim = Claim.read(paths.newest_attempt())
+    claim = Claim.read(job.paths.newest_attempt())
     if claim is None or claim.host != socket.gethostname():
         where = f": it runs on {claim.host}, cancel it there" if claim is not None else ""
-        raise UsageError(f"{job.view.id} is not in the daemon's record, and nothing of it can be asked to end{where}")
+        raise UsageError(f"{job.id} is not in the daemon's record, and nothing of it can be asked to end{where}")
     if not alive(claim.pid, claim.pid_started):
-        sweep(job.view.id, SWEEP_GRACE)
-        return Listed(directory_view(paths), False)
+        sweep(job.id, SWEEP_GRACE)
+        return job.again()
     with contextlib.suppress(OSError):
-        paths.cancel.touch()
+        job.paths.cancel.touch()
     with contextlib.suppress(ProcessLookupError):
         os.kill(claim.pid, signal.SIGTERM)
     return job
@@ -91,16 +86,15 @@ def _cancel_foreground(job: Listed) -> Listed:
 
 def _until(client: Client, job: Listed, deadline: float | None) -> Listed:
     """The job when it has ended, or the time is over."""
-    if job.kept:
+    if job.in_record:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        return Listed(Link(client, complain).ask(lambda daemon: daemon.wait(job.view.id, left)), True)
-    paths = JobPaths(Path(job.view.dir))
+        return Listed(Link(client, complain).ask(lambda daemon: daemon.wait(job.id, left)))
     known = time.monotonic()
     while True:
-        view, now = directory_view(paths), time.monotonic()
-        known = known if view.state == UNKNOWN else now
-        if view.final or now > known + UNKNOWN_SECONDS or (deadline is not None and now >= deadline):
-            return Listed(view, False)
+        job, now = job.again(), time.monotonic()
+        known = known if job.view.state == UNKNOWN else now
+        if job.view.final or now > known + UNKNOWN_SECONDS or (deadline is not None and now >= deadline):
+            return job
         time.sleep(POLL_SECONDS)
 
 
@@ -108,7 +102,7 @@ def wait(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool, timeout:
     """Wait for jobs; returns the exit code of the one that failed first, 0 where none did."""
     deadline = None if timeout is None else time.monotonic() + timeout
     client = Client.connect(start=True)
-    jobs = open_book(jobs_dir, client).several(wanted)
+    jobs = find(wanted, jobs_dir, client)
     ended = [_until(client, job, deadline) for job in jobs]
     if as_json:
         print(json.dumps([job.to_json() for job in ended] if len(ended) != 1 else ended[0].to_json()))
@@ -130,10 +124,10 @@ def exit_code(views: Sequence[JobView]) -> int:
 def retry(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
     """Queue failed or cancelled jobs again; returns the exit code."""
     client = Client.connect(start=True)
-    jobs = open_book(jobs_dir, client).several(wanted)
-    foreground = [job.view.id for job in jobs if not job.kept]
+    jobs = find(wanted, jobs_dir, client)
+    foreground = [job for job in jobs if not job.in_record]
     if foreground:
-        raise UsageError(f"{foreground[0]} ran in the foreground: start it again from {jobs[0].view.dir}/spec.yaml")
+        raise UsageError(f"{foreground[0].id} ran in the foreground: start it again from {foreground[0].paths.spec}")
     if len(jobs) > 1:  # of a group, those that succeeded or still run need no other try
         jobs = [job for job in jobs if job.view.state in (FAILED, CANCELLED)]
     if not jobs:
@@ -144,7 +138,8 @@ def retry(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
     else:
         for view in views:
             print(f"{view.id}: {state_text(view)}")
-        print("\n".join(next_commands(views[0].id, final=False)) if len(views) == 1 else "", end="\n" if len(views) == 1 else "")
+        if len(views) == 1:
+            print("\n".join(next_commands(views[0].id, final=False)))
     return EXIT_OK if not faults else faults[0].exit_code
 
 
@@ -154,7 +149,7 @@ def _retry_all(client: Client, jobs: Sequence[Listed]) -> tuple[list[JobView], l
     faults: list[LauncherError] = []
     for job in jobs:
         try:
-            views.append(client.retry(job.view.id, os.environ))
+            views.append(client.retry(job.id, os.environ))
         except UsageError as error:
             faults.append(error)
             if len(jobs) > 1:

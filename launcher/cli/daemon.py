@@ -10,10 +10,8 @@ from pathlib import Path
 
 import hvdgrab
 import launcher
-from launcher.cli.absent import lives, read
-from launcher.cli.guard import complain
-from launcher.cli.table import facts
-from launcher.cli.texts import moment
+from launcher.cli.find import lives, read_without_daemon
+from launcher.cli.texts import complain, facts, moment
 from launcher.daemon import spawn
 from launcher.daemon.dirs import Dirs
 from launcher.daemon.http.client import Client, NotRunningError, OfflineRecord
@@ -34,8 +32,10 @@ def stop(*, as_json: bool) -> int:
     ran = spawn.stop(Dirs.of_user())
     if as_json:
         print(json.dumps({"stopped": ran}))
+    elif ran:
+        print("stopped; running jobs go on, and the next daemon finds them")
     else:
-        print("stopped; running jobs go on, and the next daemon finds them" if ran else f"nothing to stop: {read()[0]}")
+        print(f"nothing to stop: {read_without_daemon()[0]}")
     return EXIT_OK
 
 
@@ -50,10 +50,10 @@ def status(*, as_json: bool) -> int:
     try:
         found = Client.connect(start=False).status()
     except NotRunningError:
-        _print_absent(*read(), as_json=as_json)
+        _print_absent(*read_without_daemon(), as_json=as_json)
         return EXIT_UNREACHABLE
     except UnreachableError as error:
-        _print_absent(str(error), read()[1], as_json=as_json)
+        _print_absent(str(error), read_without_daemon()[1], as_json=as_json)
         return EXIT_UNREACHABLE
     _print(found, as_json=as_json)
     return EXIT_OK

@@ -1,67 +1,141 @@
-"""`show`: one job, or a group."""
+"""What is known of jobs: `ls`, `show` and `report`."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import socket
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import launcher
 from launcher.attempt.judge import first_failing
-from launcher.cli import listing, render
-from launcher.cli.book import Listed, open_book
-from launcher.cli.table import facts
-from launcher.cli.terminal import printable
-from launcher.cli.texts import moment, next_commands, waiting_text
+from launcher.cli.find import Listed, all_jobs, find
+from launcher.cli.texts import (
+    colourful,
+    end_lines,
+    facts,
+    failure_lines,
+    moment,
+    next_commands,
+    painted,
+    printable,
+    table,
+    time_text,
+    waiting_text,
+)  # fmt: skip
 from launcher.daemon.http.messages import JobView
+from launcher.errors import EXIT_OK, UsageError
 from launcher.host.text import duration
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import read_events
 from launcher.jobdir.marks import RankMark, read_marks
 from launcher.jobdir.metrics import MetricsFollower
-from launcher.jobdir.paths import JobPaths
-from launcher.jobdir.words import FAILED, RESTARTING, SUCCEEDED, UNKNOWN
-from launcher.slurm.naming import job_of
+from launcher.jobdir.paths import AttemptPaths, JobPaths, jobs_root
+from launcher.jobdir.words import FAILED, RESTARTING, STATES, SUCCEEDED, UNKNOWN
 
+HEADING = ("ID", "STATE", "CODE", "TRY", "RANKS", "SUBMITTED", "TIME", "NOTE")
+PIPED_WIDTH = 160
 EXPLAINED = (FAILED, UNKNOWN, RESTARTING)
-"""States in which the failing rank's last lines are of interest."""
+"""States in which the failing rank's last lines are shown."""
 MOST_WARNINGS = 5
 NODES_SHOWN = 8
 
 
+def list_jobs(jobs_dir: str | None, *, as_json: bool, states: Sequence[str] = (), group: str | None = None) -> int:
+    """List all jobs, or those of some states or of a group; returns the exit code."""
+    wanted = _states(states)
+    jobs = [job for job in all_jobs(jobs_dir) if not wanted or job.view.state in wanted]
+    if group is not None:
+        jobs = [job for job in jobs if job.group is not None and job.group.startswith(group)]
+    if as_json:
+        print(json.dumps([job.to_json() for job in jobs]))
+        return EXIT_OK
+    if not jobs:
+        which = " of that kind" if wanted or group else ""
+        print(f"no jobs{which} in the record, and none under {jobs_root(jobs_dir)}")
+        return EXIT_OK
+    print("\n".join(lines(jobs)))
+    return EXIT_OK
+
+
+def _states(given: Sequence[str]) -> set[str]:
+    wanted = {word.strip() for text in given for word in text.split(",")}
+    for word in wanted - set(STATES):
+        raise UsageError(f"--state {word}: there is no such state; the states are {', '.join(STATES)}")
+    return wanted
+
+
+def lines(jobs: Sequence[Listed]) -> list[str]:
+    """The table of `ls`, cut to the terminal's width."""
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size((PIPED_WIDTH, 24)).columns if terminal else PIPED_WIDTH
+    colour = colourful(sys.stdout)
+    heading, *rows = [line[:width] for line in table([HEADING, *(row(job) for job in jobs)])]
+    return [heading, *(painted(line, job.view.state) if colour else line for line, job in zip(rows, jobs, strict=True))]
+
+
+def row(job: Listed) -> tuple[str, ...]:
+    """A job's cells."""
+    view = job.view
+    submitted = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.submitted)) if view.submitted else "-"
+    code = "-" if view.exit_code is None else str(view.exit_code)
+    attempt = str(view.attempt) if view.attempt else "-"
+    return view.id, view.state, code, attempt, str(view.ranks or "-"), submitted, time_text(view) or "-", _note(job)
+
+
+def _note(job: Listed) -> str:
+    view = job.view
+    waiting = waiting_text(view)
+    parts = [
+        f"next attempt {waiting}" if waiting else "",
+        "" if job.in_record else "foreground" if job.foreground else "not in this record",
+        f"by {view.owner}" if job.in_record and not view.final and view.owner not in ("", socket.gethostname()) else "",
+        printable(view.reason).replace("\n", " ") if view.reason else "",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
 def show(wanted: str, jobs_dir: str | None, *, as_json: bool) -> int:
     """Show one job, or all of a group; returns the exit code."""
-    jobs = open_book(jobs_dir).one(wanted)
-    if len(jobs) > 1:
-        return _show_group(jobs, as_json=as_json)
-    (job,) = jobs
+    jobs = find([wanted], jobs_dir)
     if as_json:
-        print(json.dumps(as_data(job)))
-        return 0
-    print("\n".join(job_lines(job.view)))
-    return 0
-
-
-def _show_group(jobs: list[Listed], *, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps([as_data(job) for job in jobs]))
-        return 0
-    final = all(job.view.final for job in jobs)
-    print("\n".join([*listing.lines(jobs), *next_commands(str(jobs[0].view.group), final=final, group=True)]))
-    return 0
+        found = [as_data(job) for job in jobs]
+        print(json.dumps(found if len(found) > 1 else found[0]))
+    elif len(jobs) > 1:
+        final = all(job.view.final for job in jobs)
+        print("\n".join([*lines(jobs), *next_commands(str(jobs[0].group), final=final, group=True)]))
+    else:
+        print("\n".join(job_lines(jobs[0].view)))
+    return EXIT_OK
 
 
 def as_data(job: Listed) -> dict[str, Any]:
     """A job for programs, with its attempts and the marks of the last one's ranks."""
-    paths = JobPaths(Path(job.view.dir))
     marks = last_marks(job.view)
-    failing = first_failing(marks)
     return {
         **job.to_json(),
-        "attempt_ends": [asdict(end) for end in attempt_ends(paths)],
+        "attempt_ends": [asdict(end) for end in attempt_ends(job.paths)],
         "marks": [asdict(mark) if mark else None for mark in marks],
-        "slurm_job_id": job_of(paths.newest_attempt())[0],
+        "slurm_job_id": _slurm_job(job.paths.newest_attempt())[0],
+        **_failing_and_report(job.paths, marks),
+    }
+
+
+def end_data(view: JobView) -> dict[str, Any]:
+    """A job that was followed to its end, for programs."""
+    marks = last_marks(view) if view.state == FAILED else []
+    return {**view.to_json(), **_failing_and_report(JobPaths(Path(view.dir)), marks)}
+
+
+def _failing_and_report(paths: JobPaths, marks: Sequence[RankMark | None]) -> dict[str, Any]:
+    failing = first_failing(marks)
+    return {
         "first_failing_rank": failing.rank if failing else None,
         "report": str(paths.report) if paths.report.exists() else None,
     }
@@ -91,21 +165,26 @@ def job_lines(view: JobView) -> list[str]:
     ]
     lines = [*facts(pairs), *_attempt_lines(paths), *warnings_of(paths)]
     if view.state in EXPLAINED:
-        lines += render.failure_lines(paths, first_failing(last_marks(view)))
+        lines += failure_lines(paths, first_failing(last_marks(view)))
     return lines
 
 
 def _time(view: JobView) -> str | None:
-    """From submission to the end; while it runs, since its first attempt began."""
-    if view.seconds is not None:
-        return duration(view.seconds)
-    return f"{duration(max(0.0, time.time() - view.started))} so far" if view.started and not view.final else None
+    text = time_text(view)
+    return text if text is None or view.seconds is not None else f"{text} so far"
+
+
+def _slurm_job(attempt: AttemptPaths) -> tuple[str | None, str | None]:
+    """The SLURM job of an attempt and its cluster; None if there is none."""
+    from launcher.slurm.naming import job_of  # the submission's modules are slow to import, and `ls` does without them
+
+    return job_of(attempt)
 
 
 def slurm_text(paths: JobPaths, view: JobView) -> str | None:
-    """The job of SLURM that runs the newest attempt or ran it, and its nodes once they are known; None where none does."""
+    """The SLURM job that runs the newest attempt or ran it, and its nodes once they are known; None if there is none."""
     attempt = paths.newest_attempt()
-    number, cluster = job_of(attempt)
+    number, cluster = _slurm_job(attempt)
     if number is None:
         return None
     end = AttemptEnd.read(attempt)
@@ -131,7 +210,7 @@ def warnings_of(paths: JobPaths) -> list[str]:
 
 
 def _attempt_lines(paths: JobPaths) -> list[str]:
-    """A line for each attempt that has ended, where there were several."""
+    """A line for each attempt that has ended, if there were several."""
     ends = attempt_ends(paths)
     if len(ends) < 2:
         return []
@@ -159,3 +238,52 @@ def last_marks(view: JobView) -> list[RankMark | None]:
         if any(mark is not None for mark in marks):
             return marks
     return [None] * view.ranks
+
+
+def end_of_job(view: JobView, report: Path | None = None) -> list[str]:
+    """The end of a job that was followed; if it failed, the last lines of what failed first come before.
+
+    Args:
+        view: the job.
+        report: a file that is named if it is there; by default the job's own report.
+    """
+    paths = JobPaths(Path(view.dir))
+    report = report or paths.report
+    last = failure_lines(paths, first_failing(last_marks(view))) if view.state == FAILED else []
+    return [*last, *end_lines(view), f"job directory: {view.dir}", *([f"report: {report}"] if report.exists() else [])]
+
+
+def report(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
+    """Make the report of jobs, a group's variants compared; returns the exit code."""
+    from launcher.attempt.report import ReportInterruptedError
+
+    jobs = find(wanted, jobs_dir)
+    found = [job for job in jobs if job.paths.metrics.exists()]
+    if not found:
+        states = ", ".join(f"{job.id} ({job.view.state})" for job in jobs[:5])
+        raise UsageError(f"nothing was measured yet: no metrics.jsonl in the directory of {states}")
+    try:
+        path = str(report_of([job.paths for job in found]))
+    except ReportInterruptedError:
+        raise KeyboardInterrupt from None
+    if as_json:
+        print(json.dumps({"report": path, "jobs": [job.to_json() for job in found]}))
+        return EXIT_OK
+    for job in jobs:
+        if job not in found:
+            print(f"left out, because it has measured nothing: {job.id} ({job.view.state})", file=sys.stderr)
+    print(path)
+    return EXIT_OK
+
+
+def report_of(jobs: Sequence[JobPaths]) -> Path:
+    """Make the report of jobs that have measured something; returns its path, in the first of their directories.
+
+    Raises:
+        ReportError: it could not be made.
+    """
+    from launcher.attempt.report import make
+
+    root = str(Path(launcher.__file__).resolve().parents[1])
+    search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return make([job.root for job in jobs], python=sys.executable, environment={**os.environ, "PYTHONPATH": search})

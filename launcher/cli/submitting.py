@@ -1,4 +1,4 @@
-"""Handing a job to the daemon, and following it."""
+"""`run`: a job, or a group of variants, is handed to the daemon and followed."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO
 
-from launcher.attempt.judge import first_failing
-from launcher.cli import render
 from launcher.cli.acting import exit_code
+from launcher.cli.find import Listed, name_of, resolve_all
 from launcher.cli.follow import follow, follow_group
-from launcher.cli.guard import complain
-from launcher.cli.interrupts import HeldInterrupts
-from launcher.cli.resolve import Known, name_of, resolve_all
-from launcher.cli.run import prepared_jobs
-from launcher.cli.texts import end_lines, next_commands
+from launcher.cli.planned import prepared_jobs
+from launcher.cli.showing import end_data, end_of_job, report_of
+from launcher.cli.texts import complain, next_commands, placement_text
 from launcher.daemon.http.client import Client
 from launcher.daemon.http.messages import JobView, Submission
 from launcher.errors import EXIT_INTERRUPTED, EXIT_OK, LauncherError, UnreachableError, UsageError
@@ -56,60 +55,42 @@ def submit(
     return EXIT_OK
 
 
+class HeldInterrupts:
+    """Within it, the first Ctrl-C is only noted: something is done wholly or not at all.  A second one breaks in as usual.
+
+    Attributes:
+        happened: whether there was one.
+    """
+
+    def __init__(self) -> None:
+        self.happened = False
+        self._before: Any = None
+
+    def __enter__(self) -> HeldInterrupts:
+        self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        if self.happened:
+            raise KeyboardInterrupt
+        self.happened = True
+
+
 def dependencies(client: Client, wanted: Sequence[str]) -> list[str]:
     """Ids of the jobs that a spec names: a name means its newest job, a group all its jobs.
 
     Raises:
-        UsageError: where there is none in the daemon's record.
+        UsageError: there is none in the daemon's record.
     """
     if not wanted:
         return []
-    known = [Known(view.id, view.name, view.group, not view.final) for view in client.jobs()]
     try:
-        return resolve_all(wanted, known)
+        return [job.id for job in resolve_all(wanted, [Listed(view) for view in client.jobs()])]
     except UsageError as error:
         raise UsageError(f"depends_on: {error}") from None
-
-
-def hand_over(
-    client: Client, prepared: Prepared, depends_on: Sequence[str], priority: int | None, environment: Mapping[str, str]
-) -> JobView:
-    """Write a job's directory and give it to the daemon.  A lost answer is asked for again: the id makes that harmless.
-
-    Args:
-        client: the daemon.
-        prepared: the job.
-        depends_on: ids of jobs that must have succeeded.
-        priority: instead of the spec's.
-        environment: the submitter's.
-
-    Raises:
-        UsageError: where the daemon refuses the job; its directory is then removed.
-        UnreachableError: where it is not known whether the daemon has it; the job is then marked as cancelled, so that it does
-            not run behind the user's back.
-    """
-    if priority is not None:
-        prepared = replace(prepared, plan=prepared.plan.for_job(priority=priority))
-    write_directory(prepared)
-    plan, job = prepared.plan, prepared.job
-    submission = Submission(job.id, str(job.root), environment, plan.job.priority, tuple(depends_on), plan.job.group)
-    try:
-        return client.submit(submission)
-    except UnreachableError as error:
-        withdraw(job)
-        raise UnreachableError(f"{error}; {job.id} was not started, and will not be: submit it again") from error
-    except LauncherError:
-        shutil.rmtree(job.root, ignore_errors=True)
-        raise
-    except BaseException:
-        withdraw(job)
-        raise
-
-
-def withdraw(job: JobPaths) -> None:
-    """Mark a job as cancelled in its directory, where the daemon finds it whatever else it knows."""
-    with contextlib.suppress(OSError):
-        job.cancel.touch()
 
 
 def hand_over_all(
@@ -129,7 +110,7 @@ def hand_over_all(
         interrupted: asked after each; True takes all back.
 
     Raises:
-        KeyboardInterrupt: where `interrupted` said so; nothing runs.
+        KeyboardInterrupt: `interrupted` said so; nothing runs.
         UsageError, UnreachableError: as `hand_over`; those that were given before are cancelled.
     """
     given: list[JobView] = []
@@ -147,11 +128,53 @@ def hand_over_all(
     return given
 
 
+def hand_over(
+    client: Client, prepared: Prepared, depends_on: Sequence[str], priority: int | None, environment: Mapping[str, str]
+) -> JobView:
+    """Write a job's directory and give it to the daemon.  A lost answer is asked for again: the id makes that harmless.
+
+    Args:
+        client: the daemon.
+        prepared: the job.
+        depends_on: ids of jobs that must have succeeded.
+        priority: instead of the spec's.
+        environment: the submitter's.
+
+    Raises:
+        UsageError: the daemon refuses the job; its directory is then removed.
+        UnreachableError: it is not known whether the daemon has it; the job is then marked as cancelled, so that it does not
+            run behind the user's back.
+    """
+    if priority is not None:
+        prepared = replace(prepared, plan=prepared.plan.for_job(priority=priority))
+    write_directory(prepared)
+    job, plan = prepared.job, prepared.plan.job
+    submission = Submission(job.id, str(job.root), environment, plan.priority, tuple(depends_on), plan.group)
+    try:
+        return client.submit(submission)
+    except UnreachableError as error:
+        withdraw(job)
+        raise UnreachableError(f"{error}; {job.id} was not started, and will not be: submit it again") from error
+    except LauncherError:
+        shutil.rmtree(job.root, ignore_errors=True)
+        raise
+    except BaseException:
+        withdraw(job)
+        raise
+
+
+def withdraw(job: JobPaths) -> None:
+    """Mark a job as cancelled in its directory, where the daemon finds it whatever else it knows."""
+    with contextlib.suppress(OSError):
+        job.cancel.touch()
+
+
 def _say_submitted(views: Sequence[JobView], jobs: Sequence[Prepared], stream: TextIO) -> None:
+    placed = placement_text(jobs[0].plan)
     if len(views) > 1:
-        print(f"{views[0].group}: {len(views)} variants submitted; {render.placement_text(jobs[0].plan)}", file=stream)
+        print(f"{views[0].group}: {len(views)} variants submitted; {placed}", file=stream)
         return
-    print(f"{views[0].id}: {render.placement_text(jobs[0].plan)}", file=stream)
+    print(f"{views[0].id}: {placed}", file=stream)
     print(f"output of the ranks: {jobs[0].job.logs}", file=stream, flush=True)
 
 
@@ -169,8 +192,11 @@ def target(views: Sequence[JobView]) -> str:
 
 
 def _follow(client: Client, views: list[JobView], stream: TextIO, *, as_json: bool) -> int:
-    ended = _to_the_end(client, views, stream)
-    _make_report(ended)
+    if len(views) > 1:
+        ended = follow_group(client, str(views[0].group), [view.id for view in views], stream)
+    else:
+        ended = [follow(client, views[0], stream)]
+    _make_report([JobPaths(Path(view.dir)) for view in ended])
     _say_end(ended, stream)
     _say_next(ended, stream)
     if as_json:
@@ -178,18 +204,29 @@ def _follow(client: Client, views: list[JobView], stream: TextIO, *, as_json: bo
     return exit_code(ended)
 
 
-def _make_report(views: Sequence[JobView]) -> None:
-    """The report of what was measured; that it cannot be made changes nothing about the jobs."""
-    from launcher.cli import report
-
-    measured = [view for view in views if report.measured(view) and (len(views) > 1 or not report.is_made(view))]
+def _make_report(jobs: Sequence[JobPaths]) -> None:
+    """Make the report of what was measured; that it cannot be made changes nothing about the jobs."""
+    measured = [job for job in jobs if job.metrics.exists() and (len(jobs) > 1 or not _has_report(job))]
     try:
         if measured:
-            report.make([view.dir for view in measured])
+            report_of(measured)
     except LauncherError as error:
         complain(f"warning: {error}")
-    except KeyboardInterrupt:
-        complain("warning: the report was interrupted")
+
+
+def _has_report(job: JobPaths) -> bool:
+    """Whether a job's own report is there, and not older than what was measured."""
+    try:
+        return job.report.stat().st_mtime_ns >= job.metrics.stat().st_mtime_ns
+    except OSError:
+        return False
+
+
+def _say_end(views: Sequence[JobView], stream: TextIO) -> None:
+    """Print the end of a job, or of the first that failed of a group; its last lines come before."""
+    failed = sorted((view for view in views if view.state == FAILED), key=lambda view: view.finished or 0.0)
+    if failed or len(views) == 1:  # else the table has said it
+        print("\n".join(end_of_job((failed or views)[0], JobPaths(Path(views[0].dir)).report)), file=stream, flush=True)
 
 
 def _leave(views: Sequence[JobView], *, as_json: bool) -> int:
@@ -202,44 +239,10 @@ def _leave(views: Sequence[JobView], *, as_json: bool) -> int:
     return EXIT_INTERRUPTED
 
 
-def _to_the_end(client: Client, views: list[JobView], stream: TextIO) -> list[JobView]:
-    from launcher.cli.group_views import build_group_view
-    from launcher.cli.views import build_view
-
-    if len(views) > 1:
-        table = build_group_view(stream)
-        try:
-            return follow_group(client, str(views[0].group), [view.id for view in views], table)
-        finally:
-            table.closed()
-    display = build_view(stream, JobPaths(Path(views[0].dir)))
-    display.opened()
-    try:
-        return [follow(client, views[0], display)]
-    finally:
-        display.closed()
-
-
-def _say_end(views: Sequence[JobView], stream: TextIO) -> None:
-    """The end of a job, or of the first that failed of a group; its last lines come before."""
-    from launcher.cli.showing import last_marks
-
-    failed = sorted((view for view in views if view.state == FAILED), key=lambda view: view.finished or 0.0)
-    if failed:
-        lines = render.failure_lines(JobPaths(Path(failed[0].dir)), first_failing(last_marks(failed[0])))
-        print("\n".join(lines), file=stream, end="\n" if lines else "")
-    if len(views) > 1 and not failed:
-        return  # the table has said it
-    view = failed[0] if failed else views[0]
-    report = JobPaths(Path(views[0].dir)).report
-    lines = [*end_lines(view), f"job directory: {view.dir}", *([f"report: {report}"] if report.exists() else [])]
-    print("\n".join(lines), file=stream, flush=True)
-
-
 def document(views: Sequence[JobView]) -> dict[str, Any]:
     """What ``--json`` prints: a job, or a group with its jobs."""
     if len(views) == 1:
-        return _one(views[0])
+        return end_data(views[0])
     final = all(view.final for view in views)
     code = exit_code(views) if final else None
     worst = next((state for state in (FAILED, CANCELLED) if any(view.state == state for view in views)), SUCCEEDED)
@@ -249,17 +252,5 @@ def document(views: Sequence[JobView]) -> dict[str, Any]:
         "state": worst if final else RUNNING,
         "exit_code": code,
         "dir": str(Path(views[0].dir).parent),
-        "jobs": [_one(view) for view in views],
-    }
-
-
-def _one(view: JobView) -> dict[str, Any]:
-    from launcher.cli.showing import last_marks
-
-    failing = first_failing(last_marks(view)) if view.state == FAILED else None
-    report = JobPaths(Path(view.dir)).report
-    return {
-        **view.to_json(),
-        "first_failing_rank": failing.rank if failing else None,
-        "report": str(report) if report.exists() else None,
+        "jobs": [end_data(view) for view in views],
     }

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from launcher.errors import UsageError
 from launcher.host.files import replace_text
-from launcher.host.processes import own_identity, process_table
-from launcher.jobdir.events import EventLog
 from launcher.jobdir.paths import JobPaths, jobs_root, new_id
 from launcher.jobdir.plan import Plan
 from launcher.plan import facts, preflight
@@ -84,20 +82,6 @@ def _prepare(spec: Spec, host: facts.Facts, root: Path) -> Prepared:
     plan = make_plan(spec, host, job)
     preflight.check(plan, os.environ, spec)
     return Prepared(spec, plan, job)
-
-
-def write(prepared: Prepared) -> EventLog:
-    """Make the job directory of a job that this process itself runs, and note the submission.
-
-    Raises:
-        UsageError: where the directory cannot be made or written.
-    """
-    write_directory(prepared)
-    events = EventLog(prepared.job)
-    plan = prepared.plan
-    who = {**own_identity(), "processes": process_table()}
-    events.add("submitted", id=plan.job.id, name=plan.job.name, ranks=plan.placement.ranks, backend=plan.launch.backend, **who)
-    return events
 
 
 def write_directory(prepared: Prepared) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.attempt import remote
-from launcher.cli.doctor import network
+from launcher.cli.doctor import host as this_host
 from launcher.cli.doctor.checks import Check
-from launcher.cli.render import placement_text
+from launcher.cli.texts import placement_text
 from launcher.errors import PlanError, UsageError
 from launcher.jobdir import claim
 from launcher.jobdir.paths import JobPaths, jobs_root, new_id
@@ -34,10 +34,10 @@ def checks(specs: Sequence[Spec], jobs_dir: str | None = None) -> list[Check]:
     return [*planned, *host_checks(plan, job)] if remote.other_hosts(plan) else planned
 
 
-def wire_checks(wanted: NetworkSettings, net: Path = network.NET, infiniband: Path = network.INFINIBAND) -> list[Check]:
+def wire_checks(wanted: NetworkSettings, net: Path = this_host.NET, infiniband: Path = this_host.INFINIBAND) -> list[Check]:
     """Whether the interfaces and UCX devices that the job names are there."""
     cards = sorted(path.name for path in net.iterdir()) if net.is_dir() else []
-    ports = [f"{port.device}:{port.number}" for port in network.ports(infiniband)]
+    ports = [f"{port.device}:{port.number}" for port in this_host.ports(infiniband)]
     checks = [
         _absent("network.interface", wanted.interface, cards),
         _absent("network.nccl_socket_ifname", wanted.nccl_socket_ifname, cards, beginnings=True),

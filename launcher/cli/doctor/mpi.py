@@ -24,7 +24,7 @@ class Build:
     fault: str = ""
     """Why it is unknown."""
     ucx: bool | None = None
-    """Whether it was built with UCX; None where that cannot be told.  The same for the next two."""
+    """Whether it was built with UCX; None if that cannot be told.  The same for the next two."""
     cuda: bool | None = None
     pmi: tuple[str, ...] | None = None
     """How its processes can be started by a scheduler."""
@@ -44,7 +44,7 @@ class Build:
 
 
 def find_builds(environ: Mapping[str, str]) -> list[Build]:
-    """Every mpirun (or mpiexec, where a build has no mpirun) on PATH, asked for its version and build."""
+    """Every mpirun (or mpiexec, if a build has no mpirun) on PATH, asked for its version and build."""
     path = environ.get("PATH", "")
     found = programs("mpirun", path)
     folders = {program.parent for program in found}

@@ -1,12 +1,15 @@
-"""The Python side: torch, mpi4py, Horovod, and whether the two use one MPI.
+"""What is installed: torch, mpi4py, Horovod, whether the two use one MPI, and the programs beside MPI itself.
 
-Every look runs in a process of its own with a time limit, so that a broken torch or MPI can neither hang nor crash the answer.
+Every look at a package runs in a process of its own with a time limit: a broken torch or MPI can neither hang nor crash it.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 
+from launcher.bootstrap import toolchain
+from launcher.bootstrap.errors import BootstrapError
 from launcher.bootstrap.probes import Probe
 from launcher.cli.doctor.checks import Check, remedy
 
@@ -77,3 +80,27 @@ def extra_check(name: str, probe: Probe) -> Check:
     if probe.answer is not None:
         return Check(label, "ok", str(probe.answer["version"]))
     return Check(label, "note", f"{name} cannot be imported", f"{purpose} need it: `pip install 'hvdgrab[{extra}]'`")
+
+
+def horovodrun_check(environ: Mapping[str, str]) -> Check:
+    """horovodrun; jobs start through mpirun if it is not there."""
+    found = shutil.which("horovodrun", path=environ.get("PATH"))
+    if found is None:
+        return Check("horovodrun", "note", "not on PATH", "it comes with Horovod; jobs are started with mpirun until then")
+    return Check("horovodrun", "ok", found)
+
+
+def compiler_check(environ: Mapping[str, str]) -> Check:
+    """A C++ compiler; only building needs it."""
+    try:
+        compiler = toolchain.find_compiler(environ)
+    except BootstrapError as error:
+        return Check("C++ compiler", "note", "none that works", error.sentence)
+    return Check("C++ compiler", "ok", f"{compiler.name} at {compiler.path}")
+
+
+def wrapper_check(environ: Mapping[str, str]) -> Check:
+    """mpicxx; only building needs it."""
+    found = shutil.which("mpicxx", path=environ.get("PATH"))
+    need = "Horovod and mpi4py are built with it: load the MPI's development module where they have to be built"
+    return Check("mpicxx", "ok", found) if found else Check("mpicxx", "note", "not on PATH", need)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.attempt.sweep import marked
-from launcher.cli.directory import read_record
+from launcher.cli.directory import view_of
 from launcher.jobdir.paths import list_jobs
 from tests.launcher.attempt.rank.test_wrapper import ECHO, HOSTILE
 from tests.launcher.helpers import clean_environment, command_line, events, launch, need_mpi, two_ranks
@@ -58,7 +58,7 @@ def test_the_jobs_exit_code_is_the_first_failing_ranks(kind: str, tmp_path: Path
     assert (ran.code, ran.result["exit_code"], ran.result["state"]) == (expected, expected, "failed")
     assert ran.result["first_failing_rank"] == rank
     assert f"last words of {rank}" in ran.stderr
-    assert read_record(ran.job).exit_code == expected
+    assert view_of(ran.job).exit_code == expected
     exits = {(event["rank"], event["exit_code"]) for event in events(ran.job) if event["event"] == "rank-exit"}
     assert (rank, expected) in exits
 
@@ -153,7 +153,7 @@ def test_no_orphan_is_left_by_an_interrupt(kind: str, tmp_path: Path) -> None:
     assert marked(job.id) == []
     assert json.loads(stdout)["state"] == "cancelled"
     assert "Traceback" not in stderr
-    record = read_record(job)
+    record = view_of(job)
     assert (record.state, record.exit_code) == ("cancelled", 130)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli.main import commands, main, with_default_command
-from launcher.cli.terminal import printable, tail
+from launcher.cli.texts import printable, tail
 from launcher.host.processes import own_identity
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.paths import JobPaths

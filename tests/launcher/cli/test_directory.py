@@ -1,3 +1,5 @@
+"""A job as its directory shows it."""
+
 from __future__ import annotations
 
 import os
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.cli.directory import read_record
+from launcher.cli.directory import view_of
 from launcher.host.processes import own_identity
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import EventLog
@@ -32,19 +34,19 @@ SUBMITTED = ("submitted", {"ranks": 2, "backend": "mpirun", **own_identity()})
 
 
 def test_states_follow_the_events(job: JobPaths) -> None:
-    assert read_record(job).state == "unknown"
+    assert view_of(job).state == "unknown"
     note(job, SUBMITTED)
-    assert read_record(job).state == "starting"
+    assert view_of(job).state == "starting"
     note(job, ("started", {}))
-    assert (read_record(job).state, read_record(job).ranks, read_record(job).name) == ("running", 2, "demo")
+    assert (view_of(job).state, view_of(job).ranks, view_of(job).name) == ("running", 2, "demo")
     note(job, ("finished", {"state": "failed", "exit_code": 7, "reason": "why", "seconds": 1.5}))
-    record = read_record(job)
+    record = view_of(job)
     assert (record.state, record.exit_code, record.reason, record.seconds) == ("failed", 7, "why", 1.5)
 
 
 def test_a_final_state_is_final(job: JobPaths) -> None:
     note(job, SUBMITTED, ("finished", {"state": "succeeded", "exit_code": 0}), ("finished", {"state": "failed", "exit_code": 1}))
-    assert read_record(job).state == "succeeded"
+    assert view_of(job).state == "succeeded"
 
 
 @pytest.mark.parametrize(
@@ -55,8 +57,8 @@ def test_a_job_whose_command_cannot_be_looked_at_is_unknown_never_finished(
     job: JobPaths, change: dict[str, Any], words: str
 ) -> None:
     note(job, ("submitted", {**own_identity(), **change}), ("started", {}))
-    assert (read_record(job).state, read_record(job).exit_code) == ("unknown", None)
-    assert words in str(read_record(job).reason)
+    assert (view_of(job).state, view_of(job).exit_code) == ("unknown", None)
+    assert words in str(view_of(job).reason)
 
 
 KILLED = ("submitted", {"ranks": 2, **own_identity(), "pid_started": 1})
@@ -75,7 +77,7 @@ def mark(rank: int, **changes: Any) -> RankMark:
 @pytest.mark.parametrize("change", [{"pid_started": 1}, {"pid": 2**22 + 1}])
 def test_a_killed_command_that_has_left_nothing_is_a_failure_and_says_what_to_do(job: JobPaths, change: dict[str, Any]) -> None:
     note(job, ("submitted", {**own_identity(), **change}))
-    record = read_record(job)
+    record = view_of(job)
     assert (record.state, record.exit_code) == ("failed", 1)
     assert "before a rank had been started" in str(record.reason)
     assert f"hvdgrab-launch {job.spec}" in str(record.reason)
@@ -84,15 +86,15 @@ def test_a_killed_command_that_has_left_nothing_is_a_failure_and_says_what_to_do
 def test_a_killed_command_is_judged_by_what_its_ranks_and_its_last_attempt_left(job: JobPaths) -> None:
     note(job, KILLED, ("started", {}))
     leave(job, mark(0), mark(1, exit_code=143, ended=60.0, stopped=True, stop_cause="supervisor_gone"))
-    record = read_record(job)
+    record = view_of(job)
     assert (record.state, record.exit_code, record.finished) == ("failed", 137, 60.0)
     assert "gone without a word" in str(record.reason)
     leave(job, mark(1, exit_code=7, ended=55.0))
-    assert str(read_record(job).reason).startswith(f"rank 1 on {os.uname().nodename} ended with exit code 7; the command")
+    assert str(view_of(job).reason).startswith(f"rank 1 on {os.uname().nodename} ended with exit code 7; the command")
     leave(job, mark(0, exit_code=0, ended=56.0), mark(1, exit_code=0, ended=57.0))
-    assert (read_record(job).state, read_record(job).reason) == ("succeeded", None)
+    assert (view_of(job).state, view_of(job).reason) == ("succeeded", None)
     AttemptEnd(1, "failed", "failure", 9, "rank 0 ended with 9", ended=58.0).write(job.attempt(1))
-    record = read_record(job)
+    record = view_of(job)
     assert (record.state, record.exit_code) == ("failed", 9)
     assert "so no other attempt followed" in str(record.reason)
 
@@ -100,19 +102,19 @@ def test_a_killed_command_is_judged_by_what_its_ranks_and_its_last_attempt_left(
 def test_ranks_on_other_hosts_keep_the_state_open_until_they_have_been_silent_for_long(job: JobPaths) -> None:
     note(job, KILLED, ("started", {}))
     leave(job, mark(0, exit_code=143, ended=60.0, stopped=True), mark(1, host="n2"))
-    record = read_record(job)
+    record = view_of(job)
     assert (record.state, record.exit_code) == ("unknown", None)
     assert "its ranks on n2 end by themselves within 2 minutes" in str(record.reason)
     long_ago = time.time() - 121
     os.utime(job.attempt(1).rank_mark(1), (long_ago, long_ago))
-    assert read_record(job).state == "failed"
+    assert view_of(job).state == "failed"
 
 
 def test_broken_lines_are_passed_over(job: JobPaths) -> None:
     note(job, SUBMITTED)
     with job.events.open("ab") as file:
         file.write(b'\xff\n[1]\n{"event": 3}\n{"event": "fin')
-    assert read_record(job).state == "starting"
+    assert view_of(job).state == "starting"
 
 
 def test_a_record_that_cannot_be_written_is_noted_not_raised(job: JobPaths) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.directory import read_record
+from launcher.cli.directory import view_of
 from launcher.cli.foreground import interrupted_within
 from launcher.host.signals import SignalBox
 from launcher.jobdir.paths import list_jobs
@@ -109,4 +109,4 @@ def test_an_interrupt_between_two_attempts_ends_the_job(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     stdout, _ = process.communicate(timeout=30)
     assert (process.returncode, json.loads(stdout)["state"]) == (130, "cancelled")
-    assert read_record(job).state == "cancelled"
+    assert view_of(job).state == "cancelled"

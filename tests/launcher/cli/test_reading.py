@@ -19,12 +19,10 @@ from typing import Any
 import pytest
 
 import hvdgrab
-from launcher.cli import book, daemon, events, listing, logs
-from launcher.cli.absent import sentence
-from launcher.cli.book import Listed
+from launcher.cli import daemon, find, logs, showing
+from launcher.cli.find import Listed, why_absent
 from launcher.cli.main import main
-from launcher.cli.render import failure_lines
-from launcher.cli.table import painted, table
+from launcher.cli.texts import failure_lines, painted, table
 from launcher.daemon.http.client import OfflineRecord
 from launcher.daemon.http.messages import DaemonStatus, JobView
 from launcher.daemon.lease import Holder
@@ -48,7 +46,7 @@ def no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def record_of(monkeypatch: pytest.MonkeyPatch, owner: str | None, *views: JobView, holder: Holder | None = None) -> None:
-    monkeypatch.setattr(book, "read_record_offline", lambda: OfflineRecord(views, owner, holder))
+    monkeypatch.setattr(find, "read_record_offline", lambda: OfflineRecord(views, owner, holder))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +62,7 @@ def record_of(monkeypatch: pytest.MonkeyPatch, owner: str | None, *views: JobVie
     ],
 )
 def test_why_no_daemon_answers_is_one_sentence_with_what_to_do(holder: Holder | None, words: list[str]) -> None:
-    text = sentence(OfflineRecord((), None, holder), Holder())
+    text = why_absent(OfflineRecord((), None, holder), Holder())
     assert all(word in text for word in words), text
     assert "\n" not in text
 
@@ -104,7 +102,7 @@ def test_a_daemon_that_is_sick_is_said_and_the_record_read(
     def sick(start: bool) -> None:
         raise UnreachableError("the daemon has not answered for 30 s; its log: /x")
 
-    monkeypatch.setattr(book.Client, "connect", sick)
+    monkeypatch.setattr(find.Client, "connect", sick)
     record_of(monkeypatch, None, view("a", "succeeded", exit_code=0))
     assert main(["show", "a", "--json"]) == 0
     assert "has not answered for 30 s" in capsys.readouterr().err
@@ -133,14 +131,15 @@ def test_jobs_of_the_record_and_of_the_directory_stand_in_one_list_each_once(
 
 
 def test_a_row_says_what_is_special(no_daemon: Path) -> None:
-    def note(kept: bool = True, **changes: Any) -> str:
-        return listing.row(Listed(view("a", **changes), kept))[-1]
+    def note(**changes: Any) -> str:
+        return showing.row(Listed(view("a", **changes)))[-1]
 
     assert note(owner=socket.gethostname()) == ""
     assert note(owner="login2", reason="waits\nfor\x1b[2J slots") == "by login2; waits for slots"
-    assert note(kept=False) == "not in this record"
+    beside = Listed(JobPaths(no_daemon / "jobs" / "x-20250102-030405-00ff"))
+    assert showing.row(beside)[-1] == "not in this record; nobody has taken it in"
     assert note(state="restarting", next_try=1.0, owner="") == "next attempt now"
-    assert listing.row(Listed(view("a", seconds=3700.0, exit_code=0, ranks=4), True))[2:7] == ("0", "1", "4", "-", "1 h 1 min")
+    assert showing.row(Listed(view("a", seconds=3700.0, exit_code=0, ranks=4)))[2:7] == ("0", "1", "4", "-", "1 h 1 min")
 
 
 def test_a_job_that_another_record_holds_is_told_from_one_that_ran_in_the_foreground(
@@ -211,7 +210,7 @@ def test_the_last_lines_of_a_failed_rank_are_those_of_its_last_attempt(tmp_path:
 
 
 def test_an_event_is_one_line_without_control_characters() -> None:
-    line = events.line({"time": 0, "event": "started", "argv": ["x"], "pid": 3, "reason": "two\nwords\x1b[2J", "empty": None})
+    line = logs.line({"time": 0, "event": "started", "argv": ["x"], "pid": 3, "reason": "two\nwords\x1b[2J", "empty": None})
     assert line.endswith('started      pid=3 reason="two\\nwords\\u001b[2J"')
     assert "\n" not in line
 

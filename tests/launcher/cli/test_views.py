@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 
 from launcher.cli import acting
-from launcher.cli.book import Listed
-from launcher.cli.group_views import PlainGroup, Progress, TerminalGroup, group_lines
-from launcher.cli.render import placement_text
-from launcher.cli.texts import state_text, waiting_text
-from launcher.cli.views import PlainView
+from launcher.cli.find import Listed
+from launcher.cli.follow import NewestEpochs, PlainGroup, PlainView, TerminalGroup, group_lines
+from launcher.cli.texts import placement_text, state_text, waiting_text
 from launcher.daemon.http.messages import JobView
 from launcher.jobdir.metrics import MetricsFollower
 from launcher.jobdir.paths import JobPaths
@@ -153,7 +151,7 @@ def test_a_group_on_a_terminal_is_a_table_that_is_drawn_again(monkeypatch: pytes
 
 def test_what_has_failed_or_runs_comes_before_what_is_done_where_the_terminal_is_low() -> None:
     views = [view(f"s{k}", "succeeded") for k in range(5)] + [view("r"), view("f", "failed", **ENDED)]
-    lines = group_lines(views, Progress(), 3)
+    lines = group_lines(views, NewestEpochs(), 3)
     assert [line.split("-")[0] for line in lines[1:-1]] == ["s0", "r", "f"]
     assert lines[-1] == "7 jobs: 5 succeeded, 1 running, 1 failed"
 
@@ -181,11 +179,11 @@ class Slow:
 def test_cancel_says_what_it_waits_for_and_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     slow, gone = view("slow"), view("slow", "cancelled", reason="cancelled", exit_code=130, finished=2.0)
     silent = view("silent", "unknown", reason="SLURM does not answer")
-    (ended,) = acting._gone(Slow(slow, gone), [Listed(slow, True)])  # type: ignore[arg-type]
+    (ended,) = acting._gone(Slow(slow, gone), [Listed(slow)])  # type: ignore[arg-type]
     assert ended.view.state == "cancelled"
     assert "asked to end, now running; what does not end by itself is killed after a minute" in capsys.readouterr().err
-    (ended,) = acting._gone(Slow(silent), [Listed(silent, True)])  # type: ignore[arg-type]
+    (ended,) = acting._gone(Slow(silent), [Listed(silent)])  # type: ignore[arg-type]
     assert "SLURM does not answer" in capsys.readouterr().err
     assert f"`hvdgrab-launch wait {silent.id}`" in acting._cancelled_text(ended.view, before=False)
-    acting._gone(Slow(gone), [Listed(slow, True)])  # type: ignore[arg-type]
+    acting._gone(Slow(gone), [Listed(slow)])  # type: ignore[arg-type]
     assert capsys.readouterr().err == "", "what ends at once needs no words"

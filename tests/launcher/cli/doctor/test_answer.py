@@ -11,9 +11,8 @@ import pytest
 
 from launcher.bootstrap.environment import Environment
 from launcher.cli.doctor import main as command
-from launcher.cli.doctor.checks import Check, Report
-from launcher.cli.doctor.collect import collect
-from launcher.cli.doctor.show import lines
+from launcher.cli.doctor.checks import Check, Report, lines
+from launcher.cli.doctor.main import collect
 from launcher.spec.model import Spec
 from tests.bootstrap.conftest import Shims
 from tests.real import need

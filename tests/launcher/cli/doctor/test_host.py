@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.bootstrap.probes import Probe
-from launcher.cli.doctor import gpus, host, job, network
+from launcher.cli.doctor import host, job
 from launcher.cli.doctor.mpi import Build
 from launcher.host.program import Answer
 from launcher.spec.sections import NetworkSettings
@@ -83,42 +83,42 @@ def test_variables_that_bind_behind_the_jobs_back() -> None:
 def test_cards_with_their_rates(tmp_path: Path) -> None:
     fake(tmp_path, eth0__operstate="up", eth0__speed="25000", eth0__mtu="9000", ib0__operstate="down", lo__operstate="unknown")
     fake(tmp_path, docker0__operstate="up", veth12__operstate="up")
-    found = network.cards(tmp_path)
+    found = host.cards(tmp_path)
     assert [(card.name, card.up, card.megabits) for card in found] == [("eth0", True, 25000), ("ib0", False, None)]
-    check = network.card_check(found)
+    check = host.card_check(found)
     assert (check.state, check.found) == ("ok", "eth0 25 Gbit/s, ib0 down")
 
 
 def test_no_card_and_several_cards_are_noted(tmp_path: Path) -> None:
-    assert network.card_check(network.cards(tmp_path / "none")).found == "loopback only"
+    assert host.card_check(host.cards(tmp_path / "none")).found == "loopback only"
     fake(tmp_path, eth0__operstate="up", eth0__speed="-1", eth1__operstate="up", eth1__speed="100")
-    check = network.card_check(network.cards(tmp_path))
+    check = host.card_check(host.cards(tmp_path))
     assert (check.state, check.found) == ("note", "eth0 rate unknown, eth1 100 Mbit/s")
     assert "network.interface" in check.fix
 
 
-def infiniband(root: Path, *states: str) -> list[network.Port]:
+def infiniband(root: Path, *states: str) -> list[host.Port]:
     for number, state in enumerate(states):
         place = root / f"mlx5_{number}" / "ports" / "1"
         fake(place, state=state, rate="100 Gb/sec (4X EDR)", link_layer="InfiniBand")
-    return network.ports(root)
+    return host.ports(root)
 
 
 def test_infiniband_ports(tmp_path: Path) -> None:
-    assert network.infiniband_checks(network.ports(tmp_path / "none"), [])[0].found.startswith("none")
+    assert host.infiniband_checks(host.ports(tmp_path / "none"), [])[0].found.startswith("none")
     ports = infiniband(tmp_path, "4: ACTIVE", "1: DOWN")
-    (check,) = network.infiniband_checks(ports, [])
+    (check,) = host.infiniband_checks(ports, [])
     assert check.state == "note"
     assert "mlx5_0:1 InfiniBand ACTIVE 100 Gb/sec (4X EDR)" in check.found
     assert "network.ucx_devices: mlx5_0:1" in check.fix
 
 
 def test_infiniband_that_no_port_or_no_mpi_can_use(tmp_path: Path) -> None:
-    (check,) = network.infiniband_checks(infiniband(tmp_path / "a", "2: INIT"), [])
+    (check,) = host.infiniband_checks(infiniband(tmp_path / "a", "2: INIT"), [])
     assert check.state == "note"
     assert "subnet manager" in check.fix
     without = Build(Path("/mpirun"), "openmpi", (4, 1, 8), ucx=False)
-    checks = network.infiniband_checks(infiniband(tmp_path / "b", "4: ACTIVE"), [without])
+    checks = host.infiniband_checks(infiniband(tmp_path / "b", "4: ACTIVE"), [without])
     assert [check.state for check in checks] == ["ok", "note"]
     assert "built without UCX" in checks[1].found
 
@@ -149,17 +149,17 @@ PLAIN_HOROVOD = Probe({"version": "0.28.1", "mpi": True, "nccl": False})
 
 def test_gpus_that_nothing_here_can_use() -> None:
     driver = Answer(0, "NVIDIA H200, 143771 MiB, 570.1\nNVIDIA H200, 143771 MiB, 570.1\n")
-    checks = gpus.gpu_checks(driver, CPU_TORCH, PLAIN_HOROVOD)
+    checks = host.gpu_checks(driver, CPU_TORCH, PLAIN_HOROVOD)
     assert [check.state for check in checks] == ["ok", "note", "note"]
     assert checks[0].found == "2 × NVIDIA H200, 143771 MiB, 570.1"
-    assert "torch sees 1 of 2 GPUs" in gpus.gpu_checks(driver, CUDA_TORCH, PLAIN_HOROVOD)[1].found
+    assert "torch sees 1 of 2 GPUs" in host.gpu_checks(driver, CUDA_TORCH, PLAIN_HOROVOD)[1].found
 
 
 def test_a_sick_driver_is_noted_with_its_words(shims: Shims) -> None:
     folder = shims("sh", nvidia_smi="exit 0")
     (folder / "nvidia_smi").rename(folder / "nvidia-smi")
     (folder / "nvidia-smi").write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
-    (check,) = gpus.gpu_checks(gpus.ask_driver({"PATH": str(folder)}), CPU_TORCH, PLAIN_HOROVOD)
+    (check,) = host.gpu_checks(host.ask_driver({"PATH": str(folder)}), CPU_TORCH, PLAIN_HOROVOD)
     assert check.state == "note"
     assert "Driver/library version mismatch" in check.found
-    assert gpus.ask_driver({"PATH": "/nowhere"}) is None
+    assert host.ask_driver({"PATH": "/nowhere"}) is None

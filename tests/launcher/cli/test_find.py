@@ -2,18 +2,28 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.cli.resolve import Known, resolve, resolve_all
+from launcher.cli.find import Listed, resolve, resolve_all
 from launcher.errors import UsageError
+from tests.launcher.cli.test_views import view
+
+
+def known(id: str, group: str | None = None, state: str = "succeeded") -> Listed:
+    return Listed(view(id[:-21], state, id=id, group=group))
+
 
 GROUP = "sweep-20250103-000000-0001"
 JOBS = [
-    Known("lstm-20250101-000000-aaaa", "lstm", active=True),
-    Known("lstm-20250102-000000-abcd", "lstm"),
-    Known("lstm-big-20250102-000000-beef", "lstm-big", "nightly"),
-    Known("sweep-a-20250103-000000-0002", "sweep-a", GROUP),
-    Known("sweep-b-20250103-000000-0003", "sweep-b", GROUP),
-    Known("solo-20250104-000000-0004", "solo", "nightly", active=True),
+    known("lstm-20250101-000000-aaaa", state="running"),
+    known("lstm-20250102-000000-abcd"),
+    known("lstm-big-20250102-000000-beef", "nightly"),
+    known("sweep-a-20250103-000000-0002", GROUP),
+    known("sweep-b-20250103-000000-0003", GROUP),
+    known("solo-20250104-000000-0004", "nightly", "running"),
 ]
+
+
+def ids(jobs: list[Listed]) -> list[str]:
+    return [job.id for job in jobs]
 
 
 @pytest.mark.parametrize(
@@ -34,12 +44,12 @@ JOBS = [
     ],
 )
 def test_ids_names_groups_and_beginnings(wanted: str, found: list[int]) -> None:
-    assert resolve(wanted, JOBS) == [JOBS[place].id for place in found]
+    assert ids(resolve(wanted, JOBS)) == [JOBS[place].id for place in found]
 
 
 def test_a_name_means_its_newest_job_or_the_newest_that_has_not_ended() -> None:
-    assert resolve("lstm", JOBS, prefer_active=True) == [JOBS[0].id]
-    assert resolve("lstm-big", JOBS, prefer_active=True) == [JOBS[2].id]
+    assert ids(resolve("lstm", JOBS, prefer_active=True)) == [JOBS[0].id]
+    assert ids(resolve("lstm-big", JOBS, prefer_active=True)) == [JOBS[2].id]
 
 
 @pytest.mark.parametrize(
@@ -59,9 +69,9 @@ def test_what_fits_nothing_or_several_is_refused_with_help(wanted: str, message:
 
 
 def test_a_later_group_of_the_same_name_is_the_one_that_is_meant() -> None:
-    later = [Known(f"sweep-a-20250105-000000-{k:04x}", "sweep-a", "sweep-20250105-000000-0009") for k in range(2)]
-    assert resolve("sweep", [*JOBS, *later]) == [job.id for job in later]
+    later = [known(f"sweep-a-20250105-000000-{k:04x}", "sweep-20250105-000000-0009") for k in range(2)]
+    assert resolve("sweep", [*JOBS, *later]) == later
 
 
 def test_several_words_name_each_job_once() -> None:
-    assert resolve_all(["sweep-a", "sweep", "lstm"], JOBS) == [JOBS[3].id, JOBS[4].id, JOBS[1].id]
+    assert resolve_all(["sweep-a", "sweep", "lstm"], JOBS) == [JOBS[3], JOBS[4], JOBS[1]]
