@@ -1,11 +1,11 @@
 """``hvdgrab-bench``: measurements of the ordering, each a sub-command.
 
-balance       the order engine: every backend against a loop of torch calls; --study herding: random vectors
-compress      every compressor on real gradients of the examples: time, bytes, errors, bound: a few minutes
-simulate      orders on digits with a logistic regression, one process, no MPI: a minute
+balance       the order engine: every backend against a loop of torch calls; with --study herding: random vectors
+compress      every compressor on real gradients of the examples: time, bytes, errors, bound (a few minutes)
+simulate      orders of a logistic regression on digits, in one process without MPI (a minute)
 overhead      step time with ordering against plain Horovod, paired runs under mpirun
 gather        collective calls of the communicators, flat and hierarchical: time, bytes on the wire
-memory        what ordering adds to the memory of models of several sizes: a minute
+memory        memory that ordering adds to the training of models of several sizes (a minute)
 convergence   loss and bound of an example under several orders and seeds, under mpirun
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,16 +21,16 @@ from typing import TYPE_CHECKING
 from hvdgrab.balance.backends import BACKENDS
 from hvdgrab.bench import machine
 from hvdgrab.bench.gather import OPERATIONS
-from hvdgrab.bench.runs import EXAMPLES, PROGRAMS, SIMULATED, BenchError, Site, Variant
+from hvdgrab.bench.runs import EXAMPLES, PROGRAMS, SIMULATED, BenchError, Case, Site, Variant
 
 if TYPE_CHECKING:
     from hvdgrab.bench.convergence import Curve
 
 LOOKED_AT = 3
-"""`simulate` shows every third epoch."""
+"""`simulate` shows one in so many epochs."""
 
 Outcome = tuple[object, str, bool]
-"""What a command gives: its result for JSON, the text for people, and whether something is wrong."""
+"""Result of a command: data for JSON, text for people, and whether something is wrong."""
 
 
 def main(arguments: Sequence[str] | None = None, place: Callable[[Site], Site] = lambda site: site) -> int:
@@ -65,8 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     cases = "MxD (vectors x floats) or WxPxD (an epoch of ranks x pairs x floats), separated by commas (default: four or five)"
     engine.add_argument("--case", type=_cases, help=cases)
     engine.add_argument("--backend", type=_listed(BACKENDS), help="separated by commas (default: by case)")
-    engine.add_argument("--repeats", type=int, default=5, help="taken in turns; medians are shown (default: %(default)s)")
-    engine.add_argument("--study", choices=["herding"], help="instead: herding bounds of the CD-GraB paper's random vectors")
+    engine.add_argument("--repeats", type=int, default=5, help="repetitions, in turns; medians are shown (default: %(default)s)")
+    engine.add_argument("--study", choices=["herding"], help="measure bounds of the CD-GraB paper's random vectors instead")
     engine.add_argument("--vectors", type=int, default=10**6, help="of the study (default: the paper's %(default)s)")
     engine.add_argument("--ranks", type=_numbers, default=[5, 10, 20, 50, 100], help="of the study (default: 5,10,20,50,100)")
     engine.add_argument("--seed", type=int, default=0, help="of the study (default: %(default)s)")
@@ -100,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     calls.add_argument("--calls", type=int, default=20, help="timed of each case (default: %(default)s)")
     _add_launch(calls)
 
-    room = _command(commands, "memory", run_memory, "what ordering adds to a training's memory")
+    room = _command(commands, "memory", run_memory, "memory that ordering adds to a training")
     room.add_argument("--sizes", type=_numbers, default=[1, 10, 100], help="millions of parameters (default: 1,10,100)")
     room.add_argument("--orders", type=_variants, default="cd-grab:sketch,cd-grab:none", help="(default: %(default)s)")
 
@@ -138,7 +137,7 @@ def _add_site(command: argparse.ArgumentParser) -> None:
 def _add_launch(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ranks", type=int, default=2, help="(default: %(default)s)")
     command.add_argument("--oversubscribe", action="store_true", help="allow more ranks than cores")
-    command.add_argument("--allow-run-as-root", action="store_true", help="mpirun wants to be told")
+    command.add_argument("--allow-run-as-root", action="store_true", help="needed by mpirun if you are root")
     command.add_argument("--timeout", type=float, default=3600.0, help="seconds a run may take (default: %(default)s)")
 
 
@@ -161,10 +160,10 @@ def _variants(text: str) -> list[Variant]:
 
 
 def _cases(text: str) -> list[str]:
-    names = text.split(",")
-    if bad := [name for name in names if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", name)]:
-        raise argparse.ArgumentTypeError(f"{bad[0]!r} is no case: give MxD (vectors x floats) or WxPxD (ranks x pairs x floats)")
-    return names
+    try:
+        return [str(Case.parse(name)) for name in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _listed(valid: Sequence[str]) -> Callable[[str], list[str]]:
@@ -177,7 +176,7 @@ def _listed(valid: Sequence[str]) -> Callable[[str], list[str]]:
     return parse
 
 
-# The benchmarks load torch and scikit-learn: each is imported by its command, so that ``--help`` does without them.
+# Each command imports its benchmark, so that ``--help`` loads neither torch nor scikit-learn.
 
 
 def _site(args: argparse.Namespace) -> Site:
@@ -187,13 +186,13 @@ def _site(args: argparse.Namespace) -> Site:
 
 
 def _options(args: argparse.Namespace, *names: str) -> list[str]:
-    """The example's arguments that were given."""
+    """Arguments of the example, for the options that were given."""
     given = [(name, getattr(args, name)) for name in names]
     return [text for name, value in given if value is not None for text in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def run_balance(args: argparse.Namespace) -> Outcome:
-    """The order engine, or the study of random vectors."""
+    """Measure the order engine, or do the study of random vectors."""
     if args.study == "herding":
         from hvdgrab.bench import herding
 
@@ -209,7 +208,7 @@ def run_balance(args: argparse.Namespace) -> Outcome:
 
 
 def run_compress(args: argparse.Namespace) -> Outcome:
-    """Compressors on real gradients, and their throughput on long vectors."""
+    """Measure compressors on real gradients, and their throughput on long vectors."""
     from hvdgrab.bench import compress, gradients
 
     rows: list[dict[str, object]] = []
@@ -228,7 +227,7 @@ def _told(row: dict[str, object]) -> None:
 
 
 def run_simulate(args: argparse.Namespace) -> Outcome:
-    """Orders in one process."""
+    """Compare orders in one process."""
     from hvdgrab.bench import simulate
 
     rows: list[dict[str, object]] = []
@@ -243,7 +242,7 @@ def run_simulate(args: argparse.Namespace) -> Outcome:
 
 
 def run_overhead(args: argparse.Namespace) -> Outcome:
-    """Step times in paired runs."""
+    """Measure step times in paired runs."""
     from hvdgrab.bench import overhead
 
     options = _options(args, "limit", "batch_size")
@@ -256,7 +255,7 @@ def run_overhead(args: argparse.Namespace) -> Outcome:
 
 
 def run_memory(args: argparse.Namespace) -> Outcome:
-    """What ordering adds to a training's memory."""
+    """Measure the memory that ordering adds to a training."""
     from hvdgrab.bench import memory
 
     rows = memory.memory(args.sizes, args.orders, tell=_told)
@@ -264,7 +263,7 @@ def run_memory(args: argparse.Namespace) -> Outcome:
 
 
 def run_gather(args: argparse.Namespace) -> Outcome:
-    """Collective calls over a network."""
+    """Measure collective calls."""
     from hvdgrab.bench import gather
 
     result = gather.gather(_site(args), args.operations, args.sizes, args.calls)
@@ -273,7 +272,7 @@ def run_gather(args: argparse.Namespace) -> Outcome:
 
 
 def run_convergence(args: argparse.Namespace) -> Outcome:
-    """Curves of an example under several orders."""
+    """Measure curves of an example under several orders."""
     from hvdgrab.bench import convergence
 
     def train(variant: Variant, seed: int) -> Curve:

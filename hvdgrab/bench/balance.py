@@ -6,7 +6,6 @@ import copy
 import gc
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from hvdgrab.balance.balancer import PairBalancer
 from hvdgrab.balance.pairs import pair_balance
 from hvdgrab.balance.reference import Audit
-from hvdgrab.bench.runs import BenchError
+from hvdgrab.bench.runs import BenchError, Case
 from hvdgrab.compression import build_compressor
 from hvdgrab.config import BalanceConfig
 from hvdgrab.errors import ConfigError
@@ -28,51 +27,22 @@ GPU_CASE = "64x25000000"
 Row = dict[str, object]
 Times = list[float]
 COPY = 2**28
-"""Bytes of the plain copy that bandwidths are compared with."""
+"""Bytes of a plain copy, with whose bandwidth others are compared."""
 WINDOW = 2**24
-"""Values of the window in which vectors of the simulated epoch arrive: 64 MiB, more than most caches hold."""
+"""Values of the window in which vectors of the simulated epoch arrive: 64 MiB, more than fits into most caches."""
 POOL = 8
-"""Windows of distinct vectors, 512 MiB as fp32; none comes twice before all have come."""
+"""Number of windows of distinct vectors, 512 MiB as fp32; a vector is repeated only after all others."""
 SLICE = 2**18
-"""Values that are expanded from payloads before they are balanced: 1 MiB, so that they are still in a cache then."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """``MxD``: m vectors of d floats in memory, or ``WxPxD``: an epoch of W ranks with P pairs of d floats, window by window."""
-
-    ranks: int | None
-    pairs: int
-    d: int
-
-    @classmethod
-    def parse(cls, text: str) -> Case:
-        """The case of a name such as 4096x1024 or 1024x500x4096.
-
-        Raises:
-            ValueError: another form, or a number below 1.
-        """
-        numbers = [int(part) for part in text.lower().split("x")]
-        if len(numbers) not in (2, 3) or min(numbers) < 1:
-            raise ValueError(f"{text!r} is no case: give MxD (vectors x floats) or WxPxD (ranks x pairs x floats)")
-        return cls(None, *numbers) if len(numbers) == 2 else cls(*numbers)
-
-    @property
-    def m(self) -> int:
-        """Vectors."""
-        return self.pairs * (self.ranks or 1)
-
-    def __str__(self) -> str:
-        return "x".join(str(number) for number in (self.ranks, self.pairs, self.d) if number is not None)
+"""Values that are expanded from payloads before they are balanced: 1 MiB, which stays in a cache."""
 
 
 def default_cases() -> list[str]:
-    """What is measured where nothing else is asked for."""
+    """The cases that are measured by default."""
     return [*CASES, *([GPU_CASE] if torch.cuda.is_available() else [])]
 
 
 def backends_of(case: str) -> tuple[str, ...]:
-    """What a case is measured with where nothing else is asked for."""
+    """The backends with which a case is measured by default."""
     if case == GPU_CASE and torch.cuda.is_available():
         return ("triton",)
     numba = ("numba",) if importlib.util.find_spec("numba") is not None else ()
@@ -84,13 +54,13 @@ def measure(
 ) -> list[Row]:
     """Measure a case (see `Case`): one row for each backend, two for a simulated epoch (fp32; int8 payloads, expanded first).
 
-    Times are medians of `repeats`, taken in turns with the baseline's and with those of a plain copy; ``best`` are minima, which
-    a busy machine disturbs least.  ``wrong`` counts signs that contradict the rule by more than rounding can explain,
-    ``rounding`` those that rounding explains.
+    Times are medians of `repeats`, in turns with the baseline and with a plain copy; ``best`` are minima, which a busy machine
+    disturbs least.  ``wrong`` counts signs that violate the rule by more than rounding, ``rounding`` those that rounding
+    explains.
 
     Raises:
-        BenchError: a backend that cannot run here.
-        ValueError: no case.
+        BenchError: a backend cannot run here.
+        ValueError: `name` is no case.
     """
     case = Case.parse(name)
     device = "cuda" if "triton" in backends else "cpu"
@@ -119,7 +89,7 @@ def _matrix(case: Case, backends: Sequence[str], repeats: int, device: str) -> l
     checks: dict[str, Row] = {}
     for backend in backends:
         run = _balancing(case, backend, rows)
-        signs = run()  # compiles
+        signs = run()  # the first run compiles
         extra = None if device == "cuda" else extra_mib(run)
         runs[backend], checks[backend] = run, {"extra_MiB": extra, **_audited(rows.cpu().numpy(), signs)}
     times = interleaved(runs, repeats)
@@ -128,7 +98,7 @@ def _matrix(case: Case, backends: Sequence[str], repeats: int, device: str) -> l
 
 
 def _baseline(rows: torch.Tensor) -> Callable[[], object]:
-    """What a training script would write: a loop of `inner` and `add_`."""
+    """The loop of a training script: `inner` and `add_` for each vector."""
 
     def run() -> None:
         h = torch.zeros(rows.shape[1], device=rows.device)
@@ -143,7 +113,7 @@ def _baseline(rows: torch.Tensor) -> Callable[[], object]:
 
 
 def _balancing(case: Case, backend: str, rows: torch.Tensor) -> Callable[[], NDArray[np.int8]]:
-    """One epoch; its signs."""
+    """Make a function that balances one epoch and returns its signs."""
     if rows.device.type == "cuda":
 
         def on_gpu() -> NDArray[np.int8]:
@@ -167,7 +137,7 @@ def _audited(rows: NDArray[np.float32], signs: NDArray[np.int8]) -> Row:
 
 
 def epoch(case: Case, backend: str, repeats: int) -> list[Row]:
-    """The simulated epoch: balanced as differences lie in the window (fp32), and from payloads that are expanded first (int8)."""
+    """Balance a simulated epoch from the differences in the window (fp32), and from payloads that are expanded first (int8)."""
     times: dict[str, Times] = {"fp32": [], "int8": [], "copy": []}
     plain = copying("cpu")
     checks: dict[str, Row] = {}
@@ -199,7 +169,7 @@ class _Epoch:
         self.extra: dict[str, float | None] = {"fp32": None, "int8": None}
 
     def take(self, payloads: NDArray[np.uint8]) -> None:
-        """A window's payloads: only the balancing, and for int8 the expanding, is timed."""
+        """Balance a window's payloads; only the balancing and, for int8, the expanding is timed."""
         window = self.window[: len(payloads)]
         self.compressor.expand_many(payloads, window)
         self.balancing += self._timed("fp32", lambda: self.balancers["fp32"].feed(window.numpy()))
@@ -208,7 +178,7 @@ class _Epoch:
             self._audit(window.numpy())
 
     def _audit(self, window: NDArray[np.float32]) -> None:
-        """Both rows' signs; as long as they are the same, one audit stands for both."""
+        """Audit the signs of both rows, with a single audit while they are equal."""
         signs = {name: balancer.signs[-len(window) :] for name, balancer in self.balancers.items()}
         if self.audits["int8"] is self.audits["fp32"] and not np.array_equal(signs["int8"], signs["fp32"]):
             self.audits["int8"] = copy.deepcopy(self.audits["fp32"])
@@ -217,7 +187,7 @@ class _Epoch:
             self.audits["int8"].feed(window, signs["int8"])
 
     def verdict(self, name: str) -> Row:
-        """What was found wrong."""
+        """Counts of the audit."""
         return {"wrong": self.audits[name].wrong, "rounding": self.audits[name].rounding}
 
     def _timed(self, name: str, run: Callable[[], object]) -> float:
@@ -244,7 +214,7 @@ class _Epoch:
 
 
 def _pool(case: Case) -> NDArray[np.uint8]:
-    """Payloads of distinct vectors of normal numbers: (vectors, bytes)."""
+    """Make payloads of distinct vectors of normal numbers: (vectors, bytes)."""
     compressor, rng = build_compressor("int8"), np.random.default_rng(0)
     payloads = np.empty((min(case.m, POOL * _window_rows(case)), compressor.wire_bytes(case.d)), dtype=np.uint8)
     for payload in payloads:
@@ -257,7 +227,7 @@ def _window_rows(case: Case) -> int:
 
 
 def _windows(case: Case, pool: NDArray[np.uint8], seed: int) -> Iterator[NDArray[np.uint8]]:
-    """The epoch's payloads, a window at a time, none of them twice before all of the pool was used."""
+    """Yield the epoch's payloads, a window at a time; none is repeated before the whole pool has been used."""
     rng, rows = np.random.default_rng(seed), _window_rows(case)
     order = np.empty(0, dtype=np.int64)
     for start in range(0, case.m, rows):
@@ -271,16 +241,16 @@ def _windows(case: Case, pool: NDArray[np.uint8], seed: int) -> Iterator[NDArray
 def figures(
     case: Case, backend: str, payload: str, times: Times, copies: Times, checks: Row, baseline: Times | None = None
 ) -> Row:
-    """One row of the table.
+    """Compute one row of the table.
 
     Args:
         case, backend, payload: what was measured.
         times: seconds of each repeat.
         copies: seconds of a plain copy of `COPY` bytes, at the same time.
-        checks: further columns, the last ones.
-        baseline: seconds of the baseline, where there is one.
+        checks: the last columns.
+        baseline: seconds of the baseline, if there is one.
     """
-    moved = 4 * case.m * case.d  # every vector is read once; the running sum stays in a cache, or is little beside them
+    moved = 4 * case.m * case.d  # every vector is read once; the running sum stays in a cache, or is small in comparison
     seconds, copied = median(times), 2 * COPY / median(copies)
     return {
         "case": str(case),
@@ -300,7 +270,7 @@ def figures(
 
 
 def interleaved(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, Times]:
-    """Seconds of each, taken in turns."""
+    """Time each function in turns, in seconds."""
     times: dict[str, Times] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
@@ -311,7 +281,7 @@ def interleaved(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str
 
 
 def balancer_of(case: Case, backend: str) -> PairBalancer:
-    """A balancer that has compiled what it needs."""
+    """Make a balancer and compile what it needs."""
     config = BalanceConfig.model_validate({"backend": backend})
     balancer = PairBalancer(case.d, config, expected=case.m)
     balancer.warm_up()
@@ -319,7 +289,7 @@ def balancer_of(case: Case, backend: str) -> PairBalancer:
 
 
 def copying(device: str) -> Callable[[], object]:
-    """A plain copy of `COPY` bytes."""
+    """Make a function that copies `COPY` bytes."""
     source = torch.ones(COPY // 4, device=device)
     target = torch.zeros_like(source)
 
@@ -331,13 +301,13 @@ def copying(device: str) -> Callable[[], object]:
 
 
 def finish(device: str) -> None:
-    """Wait for what runs on a GPU."""
+    """Wait for the device if it is a GPU."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def extra_mib(run: Callable[[], object]) -> float | None:
-    """Largest growth of this process's resident memory while `run` runs; None where Linux does not tell."""
+    """Measure the largest growth of this process's resident memory while `run` runs; None if Linux does not tell."""
     reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
     gc.collect()
     try:

@@ -1,4 +1,4 @@
-"""What each compressor costs and what it leaves of the ordering, on real gradients of the examples."""
+"""``hvdgrab-bench compress``: the cost of each compressor, and its effect on the ordering, on real gradients of the examples."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hvdgrab.report import plots
 
 Row = dict[str, object]
 EPOCHS = (1, 5)
-"""Epochs of re-ordering after which the bound is looked at."""
+"""Epochs of re-ordering after which the bound is measured."""
 LOOKED_AT = 32
-"""Pair differences whose inner products, times and round trips are measured."""
+"""Number of pair differences whose inner products, times and round trips are measured."""
 TIMED = 15
 """Repetitions of a timing; medians are reported."""
 BATCH_BYTES = 2**25
-"""Of expanded payloads that are balanced together."""
+"""Bytes of expanded payloads that are balanced together."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Setting:
         return " ".join([self.kind, *(f"{name}={value}" for name, value in self.options.items())])
 
     def build(self) -> Compressor:
-        """The compressor."""
+        """Build the compressor."""
         return build_compressor(self.kind, **self.options)
 
 
@@ -50,7 +50,7 @@ SETTINGS = (
     Setting("topk", {"ratio": 0.01, "dtype": "fp32"}),
     *(Setting("sketch", {"width": 4096, "dtype": dtype}) for dtype in ("fp32", "fp16", "int8", "sign")),
     *(Setting("sketch", {"width": width, "dtype": "int8"}) for width in (16384, 1024, 256)),
-    # Primes: buckets that a matrix's columns cannot fall into step with.
+    # their numbers of buckets are primes, so that a matrix's columns do not share buckets systematically
     *(Setting("sketch", {"width": width, "dtype": "int8"}) for width in (2048, 512)),
 )
 
@@ -58,11 +58,11 @@ SETTINGS = (
 def rows(
     stored: Gradients, settings: Sequence[Setting] | None = None, *, starts: int = 2, tell: Callable[[Row], None] | None = None
 ) -> list[Row]:
-    """One row a setting (by default `SETTINGS`), on the gradients of one example.
+    """Measure one row a setting (by default `SETTINGS`) on the gradients of one example.
 
     Times are medians in milliseconds (``vs_copy``: relative to copying the difference once, measured in turn); bounds are
-    relative to random orders of the same gradients, means over as many random orders to start from; ``wrong`` counts values
-    that came back beyond the stated tolerance.
+    relative to random orders of the same gradients, means over ``starts`` random orders to start from; ``wrong`` counts values
+    with an error beyond the stated tolerance.
     """
     first, random = stored.start(), stored.random_bound()
     looked_at = _some_pairs(stored)
@@ -85,12 +85,12 @@ def rows(
 def reorder(
     stored: Gradients, make: Compressor, orders: Orders, projected: NDArray[np.float32] | None
 ) -> dict[int, float]:
-    """The bound after each of `EPOCHS` of CD-GraB on what remains of the pair differences; weights stay as they are.
+    """Measure the bound after each of `EPOCHS` of CD-GraB on compressed pair differences, at constant weights.
 
     Args:
         stored: the gradients.
-        make: what the differences go through.
-        orders: (W, n), to start from.
+        make: compresses the differences.
+        orders: (W, n), the first orders.
         projected: from `projections`.
     """
     ranks, n = orders.shape
@@ -107,7 +107,7 @@ def reorder(
 
 
 def throughput(d: int = 10_000_000) -> list[Row]:
-    """Sketch against one copy of the gradient, top-k against `torch.topk`: one thread, d normal floats."""
+    """Time the sketch against one copy of the gradient, and top-k against `torch.topk`: one thread, d normal floats."""
     vector = torch.randn(d, generator=torch.Generator().manual_seed(0))
     room, k = torch.empty_like(vector), max(1, d // 100)
     sketch, topk = build_compressor("sketch"), build_compressor("topk", ratio=0.01)
@@ -125,14 +125,14 @@ def throughput(d: int = 10_000_000) -> list[Row]:
 
 
 def _some_pairs(stored: Gradients) -> list[tuple[int, int]]:
-    """(rank, pair) of differences spread over the epoch."""
+    """Choose differences spread over the epoch: (rank, pair)."""
     ranks, n, _ = stored.values.shape
     every = [(rank, pair) for pair in range(n // 2) for rank in range(ranks)]
     return every[:: max(1, len(every) // LOOKED_AT)][:LOOKED_AT]
 
 
 def _inner_products(stored: Gradients, orders: Orders, pairs: list[tuple[int, int]]) -> NDArray[np.float64]:
-    """Of the differences of these pairs, (m, m) float64."""
+    """Inner products of the differences of these pairs: (m, m) float64."""
     n = orders.shape[1]
     first = np.array([rank * n + orders[rank, 2 * pair] for rank, pair in pairs])
     second = np.array([rank * n + orders[rank, 2 * pair + 1] for rank, pair in pairs])
@@ -142,7 +142,7 @@ def _inner_products(stored: Gradients, orders: Orders, pairs: list[tuple[int, in
 
 
 def _errors(make: Compressor, differences: list[torch.Tensor], exact: NDArray[np.float64]) -> Row:
-    """How far inner products of different vectors are off, relative to the product of the norms: root of the mean square."""
+    """Root mean square error of inner products of different vectors, relative to the product of their norms."""
     expanded = torch.stack([make.expand(make.compress(difference)) for difference in differences])
     found = (expanded @ expanded.T).double().numpy()
     norms = np.sqrt(exact.diagonal())
@@ -151,7 +151,7 @@ def _errors(make: Compressor, differences: list[torch.Tensor], exact: NDArray[np
 
 
 def _wrong(make: Compressor, differences: list[torch.Tensor]) -> int:
-    """Values that came back farther from themselves than the compressor states."""
+    """Count the values with an error beyond the compressor's tolerance."""
     count = 0
     for difference in differences:
         wanted = difference if make.projection is None else make.projection.fold(difference)
@@ -161,7 +161,7 @@ def _wrong(make: Compressor, differences: list[torch.Tensor]) -> int:
 
 
 def _times(make: Compressor, differences: list[torch.Tensor]) -> Row:
-    """Milliseconds of compressing and expanding one difference, and the former over copying one, measured in turn."""
+    """Time compressing and expanding one difference, in milliseconds, and compressing over copying, in turns."""
     turns = iter(range(10**9))
     room, row = torch.empty_like(differences[0]), torch.empty(make.width(len(differences[0])))
     payloads = [make.compress(difference) for difference in differences]
@@ -179,7 +179,7 @@ def _times(make: Compressor, differences: list[torch.Tensor]) -> Row:
 
 
 def _interleaved(*calls: Callable[[], object]) -> list[float]:
-    """Median milliseconds of each call, all of them in turn; short ones are repeated within a measurement."""
+    """Median milliseconds of each call, in turns; short calls are repeated within a measurement."""
     counts = [max(1, min(200, int(2e-3 / max(1e-7, _seconds(call, 1))))) for call in calls]
     found: list[list[float]] = [[] for _ in calls]
     for _ in range(TIMED):
@@ -196,7 +196,7 @@ def _seconds(call: Callable[[], object], count: int) -> float:
 
 
 def projections(stored: Gradients, make: Compressor) -> NDArray[np.float32] | None:
-    """Each unit's gradient projected, (W, n, width) float32, as ranks stream it; None for a compressor without a projection."""
+    """Project each unit's gradient, as ranks do: (W, n, width) float32; None if the compressor has no projection."""
     if make.projection is None:
         return None
     fold = make.projection.fold
@@ -206,7 +206,7 @@ def projections(stored: Gradients, make: Compressor) -> NDArray[np.float32] | No
 def _expanded(
     stored: Gradients, make: Compressor, orders: Orders, projected: NDArray[np.float32] | None
 ) -> Iterator[torch.Tensor]:
-    """What the designated rank sees, pair outermost, rank innermost: blocks (m, width) float32."""
+    """Yield what the designated rank sees, ordered by pair, then by rank: blocks (m, width) float32."""
     (ranks, n), width = orders.shape, make.width(stored.d)
     every = [(rank, pair) for pair in range(n // 2) for rank in range(ranks)]
     step = max(1, BATCH_BYTES // max(1, 4 * width))
@@ -225,7 +225,7 @@ def _expanded(
 
 
 def plot(found: Sequence[Row], path: Path) -> None:
-    """The bound after the last epoch against bytes, one panel an example, as PNG or SVG by the path's suffix.
+    """Draw the bound after the last epoch against bytes, one panel an example, as PNG or SVG by the path's suffix.
 
     Raises:
         ImportError: matplotlib, an extra, is not installed.
@@ -260,7 +260,7 @@ def _draw(axes: Any, example: str, found: Sequence[Row]) -> None:
 
 
 def _family(row: Row) -> str:
-    """Settings that one curve joins: all dense kinds, top-k by dtype, sketches by dtype and by the kind of their width."""
+    """Name of the curve of a setting: all dense kinds, top-k by dtype, or sketches by dtype and parity of their width."""
     kind, *parts = str(row["compressor"]).split()
     options = dict(part.split("=") for part in parts)
     if kind not in ("topk", "sketch"):

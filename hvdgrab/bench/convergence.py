@@ -1,4 +1,4 @@
-"""How fast an example learns under several data orders: real runs, one for each order and seed."""
+"""``hvdgrab-bench convergence``: how fast an example learns under several data orders, one real run for each order and seed."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ REFERENCE = "rr"
 
 @dataclass(frozen=True)
 class Curve:
-    """One run."""
+    """The curves of one run."""
 
     order: str
     seed: int
     train_loss: list[float | None]
     """Mean of the units' losses before their steps, for each epoch."""
     full_loss: list[float | None]
-    """Loss of all training examples after each epoch: what orders are compared by."""
+    """Loss of all training examples after each epoch, by which orders are compared."""
     bound_vs_random: list[float | None]
     """ℓ2 parallel herding bound of each epoch, 1.0 = random."""
     extra: dict[str, list[float | None]]
-    """Further scalars that the example logs (accuracy, perplexity, SMAPE)."""
+    """Other scalars that the example logs (accuracy, perplexity, SMAPE)."""
     seconds: float
-    """Wall clock of the whole run."""
+    """Wall-clock time of the whole run."""
 
 
 def convergence(
@@ -47,7 +47,7 @@ def convergence(
 
 
 def measure(site: Site, example: str, variant: Variant, seed: int, options: Sequence[str]) -> Curve:
-    """One run."""
+    """Train once, and read the curves."""
     arguments = ["--order", variant.order, "--seed", str(seed), "--full-loss", *options]
     records, seconds = run(site, example, arguments, variant.grab)
     names = sorted({name for record in records for name in record.extra} - {"full_loss", "train_seconds"})
@@ -63,14 +63,14 @@ def measure(site: Site, example: str, variant: Variant, seed: int, options: Sequ
 
 
 def epochs_to_reach(losses: Sequence[float | None], target: float | None) -> int | None:
-    """The first epoch, counted from 1, whose loss is at or below ``target``; None if there is none."""
+    """Find the first epoch, counted from 1, whose loss is at or below ``target``; None if there is none."""
     if target is None:
         return None
     return next((epoch for epoch, loss in enumerate(losses, start=1) if loss is not None and loss <= target), None)
 
 
 def rows(curves: Sequence[Curve]) -> list[Row]:
-    """One row an order: means over seeds, and epochs needed to reach the final loss of ``rr`` with the same seed."""
+    """Compute one row an order: means over seeds, and epochs needed to reach the final loss of ``rr`` with the same seed."""
     targets = {curve.seed: curve.full_loss[-1] for curve in curves if curve.order == REFERENCE}
     result: list[Row] = []
     for order in dict.fromkeys(curve.order for curve in curves):
@@ -84,7 +84,7 @@ def rows(curves: Sequence[Curve]) -> list[Row]:
             "train_loss": _mean([curve.train_loss[-1] for curve in mine]),
             "epochs_to_rr": _median(reached),
             "of": len(mine[0].full_loss),
-            # Epoch 0's orders are random for every rule; the last quarter shows what the rule keeps up.
+            # epoch 0 has random orders under every rule; the last quarter shows whether the effect lasts
             "bound": _mean([value for curve in mine for value in curve.bound_vs_random[1:]]),
             "bound_late": _mean([value for curve in mine for value in curve.bound_vs_random[late:]]),
         }
@@ -99,19 +99,19 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _median(values: Sequence[int | None]) -> float | None:
-    """Median with "never" as the largest value; None where that is the middle."""
+    """Median, with None ("never") as the largest value; None if the median is "never"."""
     ordered = sorted(float("inf") if value is None else value for value in values)
     middle = ordered[len(ordered) // 2] if ordered else float("inf")
     return None if middle == float("inf") else float(middle)
 
 
 def to_json(curves: Sequence[Curve]) -> list[dict[str, object]]:
-    """The curves as plain data."""
+    """Convert the curves to plain data."""
     return [asdict(curve) for curve in curves]
 
 
 def plot(curves: Sequence[Curve], path: Path, title: str) -> None:
-    """Loss and bound by epoch, seeds averaged, as PNG or SVG by the path's suffix.
+    """Draw loss and bound by epoch, averaged over seeds, as PNG or SVG by the path's suffix.
 
     Raises:
         ImportError: matplotlib, an extra, is not installed.
@@ -124,5 +124,5 @@ def plot(curves: Sequence[Curve], path: Path, title: str) -> None:
 
 
 def _average(series: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Mean over seeds, epoch by epoch; None where a seed has none."""
+    """Mean over seeds for each epoch; None if a seed has no value."""
     return [_mean(values) for values in zip(*series, strict=True)]

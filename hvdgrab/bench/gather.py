@@ -1,7 +1,7 @@
-"""``hvdgrab-bench gather``: the collective calls over a network, flat and hierarchical, in time and in bytes.
+"""``hvdgrab-bench gather``: time and bytes on the wire of the collective calls, flat and hierarchical.
 
-The habits are those of the OSU micro-benchmarks and nccl-tests: a warm-up, the slowest rank's time of every call, contents that
-are checked, and the traffic that the cards counted instead of a computed one.
+As in the OSU micro-benchmarks and nccl-tests, there is a warm-up, the time of a call is that of the slowest rank, and contents
+are checked.  Traffic is read from the network cards' counters, not computed.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdgrab.bench.runs import BenchError, Site
+from hvdgrab.bench.runs import BenchError, Site, failure
 
 OPERATIONS = ("gather", "allgather", "broadcast", "alltoall")
 PROGRAM = "hvdgrab.bench.gather_program"
 INFINIBAND = Path("/sys/class/infiniband")
-_SHOWN = 3000
 
 
 def gather(site: Site, operations: Sequence[str], sizes: Sequence[int], calls: int) -> dict[str, Any]:
-    """Measure: ``topology``, ``mpi``, ``network`` and ``rows``.
+    """Measure, and return ``topology``, ``mpi``, ``network`` and ``rows``.
 
     Args:
         site: how ranks are started.
@@ -36,7 +35,7 @@ def gather(site: Site, operations: Sequence[str], sizes: Sequence[int], calls: i
     """
     given = {"operations": ",".join(operations), "sizes": ",".join(map(str, sizes)), "calls": str(calls)}
     options = [word for name, value in given.items() for word in (f"--{name}", value)]
-    # mpi4py's own runner ends all ranks if one raises.
+    # mpi4py's runner ends all ranks if one raises
     command = site.command(["-m", "mpi4py", "-m", PROGRAM, *options])
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     try:
@@ -46,7 +45,7 @@ def gather(site: Site, operations: Sequence[str], sizes: Sequence[int], calls: i
     except subprocess.TimeoutExpired:
         raise BenchError(f"{PROGRAM} did not end within {site.timeout:g} s") from None
     if done.returncode:
-        raise BenchError(f"{PROGRAM} ended with code {done.returncode}; its last lines:\n{(done.stdout + done.stderr)[-_SHOWN:]}")
+        raise failure(f"{PROGRAM} ended with code {done.returncode}", done.stdout + done.stderr)
     result: dict[str, Any] = json.loads(done.stdout)
     return {
         "network": site.network, **{key: value for key, value in result.items() if key != "rows"}, "rows": compare(result["rows"])
@@ -54,7 +53,7 @@ def gather(site: Site, operations: Sequence[str], sizes: Sequence[int], calls: i
 
 
 def compare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with how many times faster hierarchical is than flat, by medians, on its own rows."""
+    """Add to the rows of hierarchical calls how many times faster they are than flat ones, by medians."""
     flat = {(row["operation"], row["bytes"]): row["median_ms"] for row in rows if row["algorithm"] == "flat"}
 
     def faster(row: dict[str, Any]) -> float | None:
@@ -67,7 +66,7 @@ def compare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Card:
-    """What a network card has carried since it was made, in bytes and packets, headers included."""
+    """The counters of a network card: bytes and packets, headers included."""
 
     received: int
     sent: int
@@ -82,7 +81,7 @@ class Card:
 
 
 def cards(table: Path) -> dict[str, Card]:
-    """Every card of a table like /proc/net/dev, by name; the loopback is none."""
+    """Read the cards of a table like /proc/net/dev, by name, without the loopback."""
     found = {}
     for line in table.read_text().splitlines():
         name, colon, counters = line.partition(":")
@@ -93,9 +92,9 @@ def cards(table: Path) -> dict[str, Card]:
 
 
 def all_cards(table: Path, infiniband: Path = INFINIBAND) -> Card:
-    """All cards together, with InfiniBand's own counters, which /proc/net/dev does not see."""
+    """Add up all cards, and InfiniBand's own counters, which /proc/net/dev does not include."""
     total = sum(cards(table).values(), Card(0, 0))
     for port in infiniband.glob("*/ports/*/counters"):
         words = [int((port / f"port_{name}_data").read_text()) for name in ("rcv", "xmit")]
-        total += Card(4 * words[0], 4 * words[1])  # they count words of four bytes
+        total += Card(4 * words[0], 4 * words[1])  # InfiniBand counts words of four bytes
     return total

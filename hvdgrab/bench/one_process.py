@@ -1,6 +1,6 @@
-"""The examples' training with W simulated ranks in one process, where a machine has no W cores for the real thing.
+"""The examples' training with W simulated ranks in one process, for machines with fewer than W cores.
 
-Units, orders and balancing are the library's own functions; Horovod's averaging and the messages are sums in memory.
+Units, orders and balancing are the library's own functions; sums in memory replace Horovod's averaging and the messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BOUND_WIDTH = 256
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an example trains; the numbers are the defaults of its command line and its scheduler."""
+    """How an example trains, with the defaults of its command line and its scheduler."""
 
     data: TensorDataset
     model: Callable[[], nn.Module]

@@ -1,4 +1,4 @@
-"""What ordering costs: an example's step time with ``cd-grab`` against the same script on plain Horovod, in paired runs."""
+"""``hvdgrab-bench overhead``: an example's step time with ``cd-grab`` against plain Horovod, in paired runs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ CD_GRAB = Variant("cd-grab")
 WARM_UP = 1
 """Epochs at the start of a run that are not timed."""
 LOSS_FACTOR = 1.5
-"""Final losses further apart than this mean that one of the two did not train."""
+"""Ratio of final losses beyond which one of the two runs did not train."""
 
 
 def overhead(
     site: Site, example: str, *, pairs: int, epochs: int, options: Sequence[str] = (), variant: Variant = CD_GRAB,
     tell: Callable[[Row], None] | None = None,
 ) -> list[Row]:  # fmt: skip
-    """Run plain, ordered, plain, ordered, …; one row for each pair.
+    """Run plain, ordered, plain, ordered, …, and measure one row for each pair.
 
     Step times are seconds of the training loop over units, without the first epoch and without evaluations.  ``wrong`` counts
-    what makes a row worthless: epochs that are missing or ran under another order, losses that are not finite, pairs
-    dropped, final losses that are far apart.
+    what invalidates a row: epochs that are missing or ran under another order, losses that are not finite, dropped pairs, final
+    losses that are far apart.
     """
     rows: list[Row] = []
     for pair in range(pairs):
@@ -45,7 +45,7 @@ def overhead(
 
 
 def wire(marks: Sequence[int | None], *, units: int, order: str) -> Row:
-    """Kilobytes a unit that came into the busiest host, in the two runs between three marks; start and end are counted too."""
+    """Kilobytes a unit that the busiest host received in the two runs between three marks, start and end of the runs included."""
     first, second, third = marks
     if first is None or second is None or third is None or not units:
         return {}
@@ -53,7 +53,7 @@ def wire(marks: Sequence[int | None], *, units: int, order: str) -> Row:
 
 
 def compare(plain: Sequence[EpochRecord], ordered: Sequence[EpochRecord], *, order: str, epochs: int) -> Row:
-    """One pair's row."""
+    """Compute the row of one pair of runs."""
     before, after = step_ms(plain), step_ms(ordered)
     return {
         "plain_ms": before,
@@ -67,7 +67,7 @@ def compare(plain: Sequence[EpochRecord], ordered: Sequence[EpochRecord], *, ord
 
 
 def step_ms(records: Sequence[EpochRecord]) -> float:
-    """Median over the timed epochs of milliseconds a unit; NaN where nothing was timed."""
+    """Median milliseconds a unit over the timed epochs; NaN if none was timed."""
     timed = [
         1000 * record.extra["train_seconds"] / record.units
         for record in records
@@ -77,7 +77,7 @@ def step_ms(records: Sequence[EpochRecord]) -> float:
 
 
 def wrong(records: Sequence[EpochRecord], order: str, epochs: int) -> int:
-    """How many epochs are missing, ran under another order, dropped pairs, or have no finite loss."""
+    """Count the epochs that are missing, ran under another order, dropped pairs, or have no finite loss."""
     bad = sum(record.order != order or record.train_loss is None or bool(record.pairs_dropped) for record in records)
     return bad + abs(epochs - len(records))
 
@@ -90,7 +90,7 @@ def _far_apart(plain: EpochRecord, ordered: EpochRecord) -> int:
 
 
 def summary(rows: Sequence[Row]) -> Row:
-    """Medians over the pairs."""
+    """Compute the medians over the pairs."""
     numbers = {name: [value for row in rows if isinstance(value := row[name], float)] for name in rows[0]}
     middle = {name: median(values) for name, values in numbers.items() if values}
     wrongs = sum(value for row in rows if isinstance(value := row["wrong"], int))

@@ -1,7 +1,6 @@
-"""A study without MPI: W simulated ranks train a logistic regression on scikit-learn's digits under several data orders.
+"""``hvdgrab-bench simulate``: W simulated ranks train a logistic regression on scikit-learn's digits, without MPI.
 
-One process holds every unit's gradient, so the whole method can be looked at: a minute's check that an ordering rule works
-before anything is distributed.
+One process holds every unit's gradient: in a minute, this shows whether an ordering rule works before anything is distributed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from hvdgrab.training.units import Units, form_units
 Matrix = NDArray[np.float64]
 CLASSES = 10
 RANDOM_ORDERS = 4
-"""Random orders that a bound is compared with."""
+"""Number of random orders with which a bound is compared."""
 
 
 @dataclass
@@ -29,17 +28,17 @@ class Study:
     order: str
     seed: int
     epoch_loss: list[float] = field(default_factory=list)
-    """Mean loss of the units as they were seen, before their step: what a training script logs."""
+    """Mean loss of the units before their steps, as training scripts log it."""
     full_loss: list[float] = field(default_factory=list)
-    """Loss of all examples with the weights at the end of each epoch."""
+    """Loss of all examples at the end of each epoch."""
     bound_vs_random: list[float] = field(default_factory=list)
     """ℓ2 parallel herding bound of the epoch's orders, over the mean of random orders of the same gradients."""
 
 
 def simulate(order: str, seed: int, *, ranks: int = 4, epochs: int = 30, lr: float = 0.1) -> Study:
-    """Train once: one example a unit, the ranks' gradients averaged at every step, plain SGD.
+    """Train once, with one example a unit, the mean of the ranks' gradients at every step, and plain SGD.
 
-    Weights start at zero, so that the seed decides nothing but the data order.
+    Weights start at zero, so that the seed decides only the data order.
     """
     inputs, targets = load()
     study, weights = Study(order, seed), np.zeros((CLASSES, inputs.shape[1]))
@@ -57,7 +56,7 @@ def simulate(order: str, seed: int, *, ranks: int = 4, epochs: int = 30, lr: flo
 
 
 def load() -> tuple[Matrix, NDArray[np.int64]]:
-    """Digits as (1797, 65) float64 in 0…1, the last column 1 for the bias, and their labels (1797,) int64."""
+    """Load the digits as (1797, 65) float64 in 0 … 1, the last column 1 for the bias, and their labels (1797,) int64."""
     digits = load_digits()
     inputs = np.hstack([digits.data / 16, np.ones((len(digits.data), 1))])
     return inputs, digits.target.astype(np.int64)
@@ -66,7 +65,7 @@ def load() -> tuple[Matrix, NDArray[np.int64]]:
 def _epoch(
     inputs: Matrix, targets: NDArray[np.int64], weights: Matrix, units: Units, orders: NDArray[np.int64], lr: float
 ) -> tuple[NDArray[np.float32], float]:
-    """Pass over the data once, changing ``weights`` in place; the units' gradients (W, n, d) float32 and their mean loss."""
+    """Train one epoch in place; return the units' gradients (W, n, d) float32 and their mean loss."""
     ranks, n = orders.shape
     gradients, total = np.empty((ranks, n, weights.size), dtype=np.float32), 0.0
     for position in range(n):
@@ -83,7 +82,7 @@ def _epoch(
 
 
 def _gradient(inputs: Matrix, targets: NDArray[np.int64], weights: Matrix) -> tuple[Matrix, float]:
-    """Gradient of the mean cross entropy, and the cross entropy."""
+    """The mean cross entropy's gradient and value."""
     probabilities = _softmax(inputs @ weights.T)
     picked = probabilities[np.arange(len(targets)), targets].copy()
     probabilities[np.arange(len(targets)), targets] -= 1
@@ -102,7 +101,7 @@ def _softmax(logits: Matrix) -> Matrix:
 
 
 def _following(order: str, orders: NDArray[np.int64], gradients: NDArray[np.float32], *, epoch: int, seed: int) -> Any:
-    """The next epoch's orders (W, n)."""
+    """Compute the next epoch's orders (W, n)."""
     ranks, n = orders.shape
     if order not in ("cd-grab", "id-grab"):
         return np.stack([seeded_order(order, n=n, epoch=epoch, seed=seed, rank=rank, size=ranks) for rank in range(ranks)])
@@ -113,7 +112,7 @@ def _following(order: str, orders: NDArray[np.int64], gradients: NDArray[np.floa
 
 
 def _coordinated(differences: NDArray[np.float32]) -> NDArray[np.int8]:
-    """Signs (W, n // 2) of one running sum for all ranks: pair outermost, rank innermost."""
+    """Signs (W, n // 2) by one running sum for all ranks, ordered by pair, then by rank."""
     ranks, pairs, d = differences.shape
     signs = _balanced(differences.transpose(1, 0, 2).reshape(pairs * ranks, d))
     return np.ascontiguousarray(signs.reshape(pairs, ranks).T)

@@ -21,7 +21,7 @@ WIDTH, HEADS, LAYERS = 256, 4, 8
 
 
 class Transformer(nn.Module):
-    """Embedding with positions, eight encoder layers, and a decoder that shares the embedding's weights: 9,962,303 parameters.
+    """An embedding with positions, eight encoder layers, and a decoder with the embedding's weights: 9,962,303 parameters.
 
     Input (batch, 35) int64 word numbers, output (batch, 35, words) logits of each next word.
     """
@@ -38,7 +38,7 @@ class Transformer(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(BPTT), persistent=False)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        """Logits of each next word; no word sees a later one."""
+        """Compute the logits of each next word from the words before it."""
         hidden = self.layers(self.embedding(words) + self.places, mask=self.mask, is_causal=True)
         logits: torch.Tensor = self.decoder(hidden)
         return logits

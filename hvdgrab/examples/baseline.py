@@ -1,7 +1,7 @@
-"""``--no-grab``: the same script as plain Horovod would run it, for comparing step times and losses.
+"""``--no-grab``: the same script on plain Horovod, for comparing step times and losses.
 
-`torch.utils.data.DistributedSampler` deals all examples anew every epoch.  It repeats a few examples so that every rank
-gets equally many; the ordering library does not.
+`torch.utils.data.DistributedSampler` deals all examples anew every epoch.  It repeats a few examples so that every rank gets the
+same number, which hvdgrab does not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hvdgrab.report import metrics
 from hvdgrab.report.metrics import EpochRecord, ScalarMean
 
 ORDER = "plain-horovod"
-"""What the metrics say in place of an order."""
+"""The name of the order in the metrics."""
 
 
 class PlainSampler(DistributedSampler[Any]):
@@ -36,7 +36,7 @@ class PlainSampler(DistributedSampler[Any]):
 
 
 class PlainOptimizer(torch.optim.Optimizer):
-    """Horovod's optimizer with the ``log`` and ``close`` of `hvdgrab.GraBOptimizer`, and nothing of its ordering."""
+    """Horovod's optimizer with the ``log`` and ``close`` of `hvdgrab.GraBOptimizer`, without ordering."""
 
     def __init__(self, inner: torch.optim.Optimizer, world: World, *, epochs: int, units: int) -> None:
         super().__init__(inner.param_groups, inner.defaults)
@@ -55,7 +55,7 @@ class PlainOptimizer(torch.optim.Optimizer):
         self._inner.zero_grad()
 
     def synchronize(self) -> None:
-        """Wait until the averaged gradients are there."""
+        """Wait for the averaged gradients."""
         self._inner.synchronize()  # type: ignore[attr-defined]  # Horovod's
 
     def skip_synchronize(self) -> Any:
@@ -63,11 +63,11 @@ class PlainOptimizer(torch.optim.Optimizer):
         return self._inner.skip_synchronize()  # type: ignore[attr-defined]  # Horovod's
 
     def log(self, **scalars: Any) -> None:
-        """Count scalars towards the epoch's means."""
+        """Add scalars to the epoch's means."""
         self._mean.add(**scalars)
 
     def begin(self, epoch: int) -> None:
-        """Write the line of the epoch that ended and start the next."""
+        """Write the line of the ended epoch and start the next."""
         self.close()
         self._epoch, self._started = epoch, time.perf_counter()
 
@@ -95,7 +95,7 @@ class PlainOptimizer(torch.optim.Optimizer):
 def baseline(
     dataset: Dataset[Any], args: argparse.Namespace, inner: torch.optim.Optimizer, world: World, seed: int
 ) -> tuple[PlainSampler, DataLoader[Any], PlainOptimizer]:
-    """Sampler, loader and optimizer as in a Horovod script without ordering."""
+    """Make sampler, loader and optimizer as in a Horovod script without ordering."""
     sampler = PlainSampler(dataset, num_replicas=world.size, rank=world.rank, shuffle=True, seed=seed)
     loader = DataLoader(dataset, batch_size=args.batch_size, sampler=sampler, num_workers=args.workers)
     optimizer = PlainOptimizer(inner, world, epochs=args.epochs, units=len(loader))

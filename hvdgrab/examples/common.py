@@ -1,4 +1,4 @@
-"""What the examples share: their arguments, and a world of ranks that is Horovod's or a single process."""
+"""Arguments of the examples, and their world of ranks, which is Horovod's or a single process."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from hvdgrab.config import ORDERS, GraBConfig
 from hvdgrab.errors import ConfigError, HvdGrabError, UsageError, WorldError
 
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(model, inputs, targets) -> the mean loss of a batch."""
+"""Takes (model, inputs, targets), returns the mean loss of a batch."""
 EVALUATED = 128
 """Examples in a batch of an evaluation."""
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "HOROVOD_SIZE", "HOROVOD_RANK")
-"""Any of these in the environment says that a launcher started this process as one rank of several."""
+"""Environment variables that are set if a launcher started this process as one rank of several."""
 
 
 class DataError(HvdGrabError, RuntimeError):
-    """A data set is nowhere to be found, or its files are damaged."""
+    """A data set cannot be found, or its files are damaged."""
 
 
 def run(main: Callable[[], None]) -> None:
-    """Run an example; mistakes in what the user gave, which every rank notices alike, are one sentence and exit code 1."""
+    """Run an example; an error of the user, which every rank finds alike, is printed in one sentence, with exit code 1."""
     try:
         main()
     except (ConfigError, DataError, UsageError, WorldError) as error:
@@ -40,7 +40,7 @@ def run(main: Callable[[], None]) -> None:
 
 
 def arguments(description: str | None, *, epochs: int, batch_size: int, lr: float) -> argparse.ArgumentParser:
-    """The command line that every example has; the three numbers are its defaults."""
+    """Make the parser of an example's command line, with its three defaults."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=_positive, default=epochs, help="passes over the data (default: %(default)s)")
     parser.add_argument("--batch-size", type=_positive, default=batch_size, help="examples a unit (default: %(default)s)")
@@ -63,14 +63,14 @@ def _positive(text: str) -> int:
 
 
 def seed_everything(args: argparse.Namespace) -> int:
-    """Seed torch with the seed that will order the data as well, and return it: one number names the whole run."""
+    """Seed torch with the seed of the data order, and return it."""
     seed = GraBConfig.resolve(seed=args.seed).seed
     torch.manual_seed(seed)
     return seed
 
 
 def limited(dataset: TensorDataset, limit: int | None) -> TensorDataset:
-    """The first ``limit`` examples of a dataset, or all of them."""
+    """Take the first ``limit`` examples of a dataset, or all."""
     return TensorDataset(*(tensor[:limit] for tensor in dataset.tensors))
 
 
@@ -81,10 +81,10 @@ def step_is_due(unit: int, units: int, backward_passes: int) -> bool:
 
 @torch.no_grad()
 def mean_loss(name: str, loss_of: Loss, model: nn.Module, dataset: TensorDataset, world: World) -> float:
-    """Mean loss over a whole dataset with the weights as they are; every rank computes its part.
+    """Mean loss over a whole dataset at constant weights, of which every rank computes a part.
 
-    The loss that a training logs is that of each unit *before* its step, hence also a measure of how much neighbouring units
-    have in common; orders are compared by this one.
+    A training logs the loss of each unit *before* its step, which also depends on how similar successive units are; hence orders
+    are compared by this loss.
     """
     inputs, targets = (tensor[world.rank :: world.size] for tensor in dataset.tensors)
     total = 0.0
@@ -98,8 +98,8 @@ def mean_loss(name: str, loss_of: Loss, model: nn.Module, dataset: TensorDataset
 class World:
     """The ranks of this run: Horovod's, or one process without Horovod.
 
-    All collective methods must be called by every rank; each carries a name, since Horovod numbers unnamed operations
-    locally and one extra operation on one rank would stall all later ones.
+    Every rank must call all collective methods.  Each call has a name, because Horovod numbers unnamed operations locally, and
+    one extra operation on one rank would stall all later ones.
     """
 
     rank: int = 0
@@ -110,10 +110,10 @@ class World:
 
     @classmethod
     def start(cls) -> World:
-        """Join the other ranks, if a launcher started this process; a single process otherwise, without Horovod.
+        """Join the other ranks if a launcher started this process; else make a world of one process without Horovod.
 
         Raises:
-            WorldError: a launcher started several ranks, but Horovod cannot be imported: each would train alone.
+            WorldError: a launcher started several ranks, but Horovod cannot be imported, so that each would train alone.
         """
         launched = next((name for name in _LAUNCHED if name in os.environ), None)
         if launched is None:
@@ -122,20 +122,20 @@ class World:
             hvd = importlib.import_module("horovod.torch")
         except ImportError as error:
             raise WorldError(f"started as one rank of several ({launched} is set), but Horovod is missing: {error}") from error
-        init()  # hvd.init() over the ranks that train: a job may have a server beside them
-        if "OMP_NUM_THREADS" not in os.environ:  # torch would take every core in every rank
+        init()  # hvd.init() over the ranks that train, since a job may also have a server
+        if "OMP_NUM_THREADS" not in os.environ:  # else torch uses every core in every rank
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // hvd.local_size()))
         return cls(hvd.rank(), hvd.size(), hvd.local_rank(), hvd)
 
     @property
     def device(self) -> torch.device:
-        """This rank's GPU, or the CPU where there is none."""
+        """This rank's GPU, or the CPU if there is none."""
         if not torch.cuda.is_available():
             return torch.device("cpu")
         return torch.device("cuda", self.local_rank % torch.cuda.device_count())
 
     def distribute(self, optimizer: torch.optim.Optimizer, model: nn.Module, backward_passes: int = 1) -> torch.optim.Optimizer:
-        """Same weights on every rank, and an optimizer that averages the gradients over ranks: what a Horovod script does."""
+        """Broadcast the weights, and wrap the optimizer so that it averages gradients over ranks, as Horovod scripts do."""
         if self.hvd is None:
             return optimizer
         self.hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -145,9 +145,9 @@ class World:
         return distributed
 
     def clip_and_step(self, optimizer: Any, model: nn.Module, largest: float) -> None:
-        """Step with the averaged gradient scaled down to a norm of at most ``largest``; 0: as it is.
+        """Step with the averaged gradient scaled down to a norm of at most ``largest``; 0: not scaled.
 
-        Horovod's way: wait for the averages first (``synchronize``), change them, then step without waiting again.
+        As Horovod documents it: wait for the averages (``synchronize``), change them, then step without waiting again.
         """
         if not largest:
             optimizer.step()
@@ -159,24 +159,24 @@ class World:
             optimizer.step()
 
     def mean(self, name: str, total: float | torch.Tensor, count: int) -> float:
-        """Sum of ``total`` over sum of ``count``, over all ranks."""
+        """Divide the sum of ``total`` by the sum of ``count`` over all ranks."""
         pair = torch.tensor([float(total), float(count)], dtype=torch.float64)
         if self.hvd is not None:
             pair = self.hvd.allreduce(pair, name=name, op=self.hvd.Sum)
         return float(pair[0] / pair[1])
 
     def gather(self, name: str, value: int) -> list[int]:
-        """One integer of every rank, in rank order."""
+        """Gather an integer of every rank, in rank order."""
         mine = torch.tensor([value], dtype=torch.int64)
         return [value] if self.hvd is None else [int(item) for item in self.hvd.allgather(mine, name=name)]
 
     def finished(self) -> None:
-        """The result is there: rank 0 tells the launcher."""
+        """Tell the launcher, on rank 0, that the result is complete."""
         if self.rank == 0:
             mark_finished()
 
     def say(self, epoch: int, epochs: int, **figures: float) -> None:
-        """Rank 0 prints one line an epoch."""
+        """Print one line an epoch, on rank 0."""
         if self.rank == 0:
             shown = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in figures.items())
             print(f"epoch {epoch + 1:>3}/{epochs}  {shown}", flush=True)

@@ -1,7 +1,7 @@
-"""Where the examples' data lies, and the arrays made from it.
+"""The examples' data sets: finding, downloading and reading them.
 
-A data set is looked for in ``$HVDGRAB_DATA``, in ``shared/data`` beside or in the checkout, and in the user's cache
-(``$XDG_CACHE_HOME/hvdgrab/data``); only then is it downloaded into the cache, by one rank of each node.
+A data set is searched in ``$HVDGRAB_DATA``, in ``shared/data`` beside or in the checkout, and in the user's cache
+(``$XDG_CACHE_HOME/hvdgrab/data``).  If it is in none of them, one rank of each node downloads it into the cache.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _TIMEOUT = 60.0  # seconds without a byte
 
 @dataclass(frozen=True)
 class DataSet:
-    """Files of one folder, where each can be downloaded, and how a complete one is recognised."""
+    """The files of a data set, their addresses, and a check that each is complete."""
 
     folder: str
     urls: dict[str, str]
-    """File name -> public address."""
+    """Public address by file name."""
     expected: dict[str, int]
-    """File name -> number of words (text) or of rows after the header (tables)."""
+    """Number of words (text), or of rows after the header (tables), by file name."""
     count: Callable[[str], int]
-    """The number to be compared with ``expected``, from a file's text."""
+    """Computes the number to compare with ``expected`` from a file's text."""
 
 
 M4_WEEKLY = DataSet(
@@ -57,7 +57,7 @@ WIKITEXT2 = DataSet(
 
 
 def places() -> list[Path]:
-    """Folders that may hold data sets, in the order in which they are asked."""
+    """The folders that may hold data sets, in the order of the search."""
     given = os.environ.get("HVDGRAB_DATA")
     checkout = Path(__file__).resolve().parents[2]
     shared = [folder / "shared" / "data" for folder in (checkout.parent, checkout)]
@@ -65,21 +65,21 @@ def places() -> list[Path]:
 
 
 def cache() -> Path:
-    """The folder that downloads go to."""
+    """The folder for downloads."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvdgrab" / "data"
 
 
 def find(data_set: DataSet) -> Path | None:
-    """The first folder that holds every file of the data set; None if there is none."""
+    """Find the first folder that holds every file of the data set; None if there is none."""
     folders = [place / data_set.folder for place in places()]
     return next((folder for folder in folders if all((folder / name).is_file() for name in data_set.urls)), None)
 
 
 def locate(data_set: DataSet, world: World) -> Path:
-    """The folder of the data set on this rank; every rank calls it, and all get files of the same content.
+    """Find or download the data set on every rank; collective, and all ranks get files of equal content.
 
     Raises:
-        DataError: on every rank, when one node neither has nor gets it, or when ranks hold different files.
+        DataError: on every rank, if a node neither has nor can get it, or if ranks hold different files.
     """
     problem = ""
     if world.local_rank == 0 and find(data_set) is None:
@@ -88,7 +88,7 @@ def locate(data_set: DataSet, world: World) -> Path:
         except (OSError, DataError) as error:
             problem = _advice(data_set, error)
     if any(failed := world.gather("data.problem", int(bool(problem)))):
-        raise DataError(problem or f"no data on rank(s) {_ranks(failed)}: see there why")
+        raise DataError(problem or f"no data on rank(s) {_ranks(failed)}: their output tells why")
     folder = find(data_set)
     if folder is None:
         raise DataError(f"rank {world.rank} sees no {data_set.folder} although its node's first rank does: set HVDGRAB_DATA")
@@ -102,7 +102,7 @@ def locate(data_set: DataSet, world: World) -> Path:
 
 
 def digest(folder: Path, data_set: DataSet) -> int:
-    """62 bits of a hash over the data set's files."""
+    """Hash the data set's files to 62 bits."""
     total = hashlib.sha256()
     for name in sorted(data_set.urls):
         total.update((folder / name).read_bytes())
@@ -110,11 +110,11 @@ def digest(folder: Path, data_set: DataSet) -> int:
 
 
 def download(data_set: DataSet) -> None:
-    """Fetch what is missing into the cache; a file appears there whole or not at all.
+    """Download missing files into the cache; a file appears there whole or not at all.
 
     Raises:
-        OSError: no network, no space, no permission.
-        DataError: what came is not the data set.
+        OSError: no network, space or permission.
+        DataError: the download is not the data set.
     """
     folder = cache() / data_set.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def _ranks(flags: list[int]) -> str:
 
 
 def read_series(path: Path) -> dict[str, np.ndarray]:
-    """An M4 table: series id -> (length,) float64 values.  The first row is the header; short rows end in empty cells."""
+    """Read an M4 table: (length,) float64 by series id.  The first row is the header; short rows end in empty cells."""
     with path.open(newline="") as file:
         rows = csv.reader(file)
         next(rows)
@@ -161,6 +161,6 @@ def read_series(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_words(path: Path) -> list[str]:
-    """The words of a text, with ``<eos>`` at the end of every line."""
+    """Split a text into words, with ``<eos>`` at the end of every line."""
     with path.open(encoding="utf-8") as file:
         return [word for line in file for word in [*line.split(), "<eos>"]]

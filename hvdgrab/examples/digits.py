@@ -18,10 +18,10 @@ from hvdgrab.examples.baseline import PlainOptimizer, PlainSampler, baseline
 from hvdgrab.examples.common import World, arguments, limited, mean_loss, run, seed_everything, step_is_due
 
 TEST_EVERY = 5
-"""Every fifth image is held out: 1,438 to train on, 359 to test on."""
+"""Every fifth image is held out: 1,438 for training, 359 for testing."""
 
 MEAN, DEVIATION = 4.9, 6.0
-"""Of all pixels, whose values are 0 … 16."""
+"""Mean and deviation of all pixels, whose values are 0 … 16."""
 
 
 class LeNet(nn.Sequential):
@@ -39,7 +39,7 @@ class LeNet(nn.Sequential):
 
 
 def load() -> tuple[TensorDataset, TensorDataset]:
-    """Training and test images (N, 1, 8, 8) float32, standardised, with their labels (N,) int64."""
+    """Load training and test images (N, 1, 8, 8) float32, standardised, with their labels (N,) int64."""
     digits = load_digits()
     images = torch.tensor((digits.images - MEAN) / DEVIATION, dtype=torch.float32).unsqueeze(1)
     labels = torch.tensor(digits.target, dtype=torch.int64)
@@ -54,7 +54,7 @@ def loss_of(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tor
 
 @torch.no_grad()
 def accuracy(model: nn.Module, test: TensorDataset, world: World) -> float:
-    """Share of test images that are recognised; every rank looks at its part."""
+    """Share of test images that are recognised, of which every rank tests a part."""
     images, labels = (tensor[world.rank :: world.size].to(world.device) for tensor in test.tensors)
     return world.mean("digits.accuracy", (model(images).argmax(1) == labels).sum(), len(labels))
 

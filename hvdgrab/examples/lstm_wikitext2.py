@@ -1,7 +1,7 @@
 """Language model: a two-layer LSTM on WikiText-2, as in the CD-GraB paper but on a smaller text.
 
-Trains on WikiText-2's ``test.txt`` (241,211 words) and validates on ``valid.txt``: its figures are not to be compared with
-those of models that were trained on ``train.txt``.
+It trains on WikiText-2's ``test.txt`` (241,211 words) and validates on ``valid.txt``.  Do not compare its figures with those of
+models that were trained on ``train.txt``.
 
     mpirun -np 4 python -m hvdgrab.examples.lstm_wikitext2          any launcher; one process without a launcher
 """
@@ -22,13 +22,13 @@ from hvdgrab.examples.baseline import PlainOptimizer, PlainSampler, baseline
 from hvdgrab.examples.common import World, arguments, limited, mean_loss, run, seed_everything, step_is_due
 from hvdgrab.examples.data import WIKITEXT2, locate, read_words
 
-BPTT = 35  # words that an example holds
+BPTT = 35  # words of an example
 WIDTH = 32  # of embedding and hidden state
 UNKNOWN = "<unk>"
 
 
 class LanguageModel(nn.Module):
-    """Embedding, two LSTM layers and a decoder over the vocabulary that shares the embedding's weights.
+    """An embedding, two LSTM layers, and a decoder over the vocabulary that shares the embedding's weights.
 
     Input (batch, 35) int64 word numbers, output (batch, 35, words) logits.  The hidden state starts at zero every time.
     With 14,143 words it has 483,615 parameters, and 936,191 with ``tied=False``.
@@ -46,16 +46,16 @@ class LanguageModel(nn.Module):
             self.decoder.weight = self.embedding.weight
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        """Logits of each next word."""
+        """Compute the logits of each next word."""
         hidden, _ = self.lstm(self.embedding(words))
         logits: torch.Tensor = self.decoder(hidden)
         return logits
 
 
 def load(folder: Path) -> tuple[TensorDataset, TensorDataset, int]:
-    """Training and validation sequences (N, 35) int64 with their next words, and the size of the vocabulary.
+    """Load training and validation sequences (N, 35) int64 with their next words, and the size of the vocabulary.
 
-    The vocabulary is that of the training text, in which ``<unk>`` occurs; other words of the validation text become it.
+    The vocabulary is that of the training text, ``<unk>`` included, which replaces other words of the validation text.
     """
     train, valid = read_words(folder / "test.txt"), read_words(folder / "valid.txt")
     number = {word: index for index, word in enumerate(dict.fromkeys([UNKNOWN, *train]))}
@@ -63,7 +63,7 @@ def load(folder: Path) -> tuple[TensorDataset, TensorDataset, int]:
 
 
 def sequences(words: list[str], number: dict[str, int]) -> TensorDataset:
-    """Cut a text into sequences of 35 words; the few words left at its end are not used."""
+    """Cut a text into sequences of 35 words, without the remainder at its end."""
     ids = torch.tensor([number.get(word, number[UNKNOWN]) for word in words])
     count = (len(ids) - 1) // BPTT
     return TensorDataset(ids[: count * BPTT].view(count, BPTT), ids[1 : count * BPTT + 1].view(count, BPTT))

@@ -1,6 +1,6 @@
 """Forecasting: an autoregressive MLP on the 359 weekly series of the M4 competition, as in the CD-GraB paper.
 
-The model reads 20 weeks and writes the next 6.  Longer forecasts feed its own output back.
+The model reads 20 weeks and forecasts the next 6.  For longer forecasts, its own output becomes input.
 
     mpirun -np 4 python -m hvdgrab.examples.m4_mlp          any launcher; one process without a launcher
 """
@@ -37,7 +37,7 @@ class MLP(nn.Sequential):
 
 @dataclass(frozen=True)
 class Weekly:
-    """The data of the training: windows of 26 weeks, and what the test forecasts need."""
+    """The training data, windows of 26 weeks, and the data of the test forecasts."""
 
     train: TensorDataset
     """Inputs (N, 20) and targets (N, 6) float32: the first 90 % of every series' windows."""
@@ -54,7 +54,7 @@ class Weekly:
 
 
 def windows(series: np.ndarray) -> np.ndarray:
-    """(length,) values -> (windows, 26), starting every third week."""
+    """Cut (length,) values into windows (windows, 26) that start every third week."""
     return np.lib.stride_tricks.sliding_window_view(series, INPUT + OUTPUT)[::STRIDE]
 
 
@@ -87,7 +87,7 @@ def loss_of(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> to
 
 @torch.no_grad()
 def forecast(model: nn.Module, last: torch.Tensor, steps: int = HORIZON) -> torch.Tensor:
-    """(series, 20) known weeks -> (series, steps) forecasts; each output becomes a part of the next input."""
+    """Forecast (series, steps) from (series, 20) known weeks; each output becomes a part of the next input."""
     weeks = last
     while weeks.shape[1] < last.shape[1] + steps:
         weeks = torch.cat([weeks, model(weeks[:, -INPUT:])], dim=1)
