@@ -40,7 +40,7 @@ class GraBConfig(BaseModel):
     `from_environment` and `resolve` raise `hvdgrab.errors.ConfigError`; plain construction raises pydantic's own error.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     order: Order = "cd-grab"
     """Which rule orders the next epoch; docs/orders.md describes each."""
@@ -62,16 +62,16 @@ class GraBConfig(BaseModel):
     designated_rank: int = Field(default=0, ge=0)
     """``designated``: the rank that balances the pairs of all ranks."""
 
-    reorder: ReorderConfig = ReorderConfig()
+    reorder: ReorderConfig = ReorderConfig.model_construct()
     """In which epochs the ranks coordinate."""
 
-    compression: CompressionConfig = CompressionConfig()
+    compression: CompressionConfig = CompressionConfig.model_construct()
     """How a pair difference travels to the rank that balances it."""
 
-    balance: BalanceConfig = BalanceConfig()
+    balance: BalanceConfig = BalanceConfig.model_construct()
     """How pair differences are balanced."""
 
-    communication: CommunicationConfig = CommunicationConfig()
+    communication: CommunicationConfig = CommunicationConfig.model_construct()
     """How payloads travel between the ranks."""
 
     layers: tuple[str, ...] | None = None

@@ -68,22 +68,22 @@ class Spec(Section):
     secrets: list[VariableName] = Field(default=[])
     """Names of variables of the submitter's environment that the ranks get; their values are written nowhere."""
 
-    resources: Resources = Resources()
+    resources: Resources = Resources.model_construct()
     """Ranks, hosts, threads, binding, limits and consents."""
 
-    backend: BackendSettings = BackendSettings()
+    backend: BackendSettings = BackendSettings.model_construct()
     """What starts the ranks."""
 
-    network: NetworkSettings = NetworkSettings()
+    network: NetworkSettings = NetworkSettings.model_construct()
     """Over which wires the ranks talk."""
 
-    grab: GraBConfig = GraBConfig()
+    grab: GraBConfig = GraBConfig.model_construct()
     """The ordering; reaches `hvdgrab.GraBConfig` in every rank."""
 
-    checkpoint: CheckpointSettings = CheckpointSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings.model_construct()
     """How the training is told to save itself, and how it says that it is done."""
 
-    restart: RestartSettings = RestartSettings()
+    restart: RestartSettings = RestartSettings.model_construct()
     """How often the job is started again, by the cause of its end."""
 
     priority: int = Field(default=0, ge=-1_000, le=1_000)

@@ -34,7 +34,7 @@ BackendKind = Literal["auto", "local", "mpirun", "horovodrun", "slurm"]
 class Section(BaseModel):
     """Strict: no unknown key, no value converted from another type, nothing changed afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True, defer_build=True)
 
 
 class SshSettings(Section):
@@ -80,7 +80,7 @@ class Resources(Section):
     hostfile: Argument | None = None
     """File with one host a line, instead of ``hosts``; read when the job is submitted."""
 
-    ssh: SshSettings = SshSettings()
+    ssh: SshSettings = SshSettings.model_construct()
     """How the hosts are reached."""
 
     server_ranks: Annotated[Literal[0, 1], Whole] = 0
