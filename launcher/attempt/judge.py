@@ -1,29 +1,19 @@
-"""How an attempt ended: one verdict from the ranks' marks, the backend's exit code and the reason for which it was stopped."""
+"""How an attempt ended: one verdict from the ranks' marks, the starter's exit code and the reason for which it was stopped."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from launcher.jobdir import words
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.stop import Stop
-from launcher.jobdir.words import (
-    CANCELLED,
-    FAILED,
-    FAILURE,
-    FINISHED,
-    GENTLE_CAUSES,
-    NOT_STARTED,
-    PREEMPTION,
-    STARTER_GONE,
-    SUCCEEDED,
-    SUPERVISOR_GONE,
-    TIME_LIMIT,
-)
+from launcher.jobdir.words import CANCELLED, FAILED, FAILURE, SUCCEEDED
 
-EXIT_CODES = {TIME_LIMIT: 124, PREEMPTION: 143}
+EXIT_CODES = {words.TIME_LIMIT: 124, words.PREEMPTION: 143}
 """Exit codes of attempts that were ended from outside: as timeout(1) has it, and as a shell has it after TERM; others have 1.
 What mpirun says then depends on which of its children was quicker."""
 
@@ -31,13 +21,12 @@ EXIT_KILLED = 137
 """Exit code of ranks that were started and left none: only KILL keeps a wrapper from noting it."""
 
 
-
 @dataclass(frozen=True)
 class Outcome:
     """The verdict."""
 
     state: str
-    """succeeded, failed or cancelled."""
+    """One of `launcher.jobdir.words.FINAL`."""
     exit_code: int
     reason: str | None = None
     first_failing: RankMark | None = None
@@ -48,91 +37,158 @@ class Outcome:
     """Hosts to blame, as the ranks' marks name them."""
 
 
-def judge(
-    marks: Sequence[RankMark | None],
-    backend_code: int,
-    *,
-    stopped: Stop | None = None,
-    finished: bool | None = None,
-    refused: str | None = None,
-) -> Outcome:
-    """The verdict.
+@dataclass(frozen=True)
+class Evidence:
+    """All that an attempt has left."""
 
-    Success needs every rank's own exit mark to be 0, the backend to agree, and the training's own mark where that is asked for;
-    then nothing that was requested meanwhile counts.  Otherwise the job's exit code is that of the rank that failed first, by
-    time.  Ranks that were told to stop before they ended are looked at only where no other failed or was lost; the backend's code
-    counts only where no rank's does.
+    marks: Sequence[RankMark | None]
+    """By rank; None if a rank never started."""
+    starter_code: int
+    """Exit code of mpirun, horovodrun, srun or the local rank's wrapper."""
+    stopped: Stop | None = None
+    """The request by which the attempt was stopped, if there was one."""
+    finished: bool | None = None
+    """Whether the training has left its own mark of being done; None if it has not, and need not."""
+    unwritten: str | None = None
+    """Which path the ranks could not write their marks to, and why, if that is known."""
 
-    Args:
-        marks: by rank; None where a rank never started.
-        backend_code: exit code of mpirun, horovodrun or the local rank's wrapper.
-        stopped: the request by which the attempt was stopped, where there was one.
-        finished: whether the training has left its own mark of being done; None where it has not, and need not.
-        refused: which path the ranks could not write their marks to, and why, where that is known.
+    @cached_property
+    def unfinished(self) -> tuple[int, ...]:
+        """Ranks without an exit code."""
+        return tuple(rank for rank, mark in enumerate(self.marks) if mark is None or mark.exit_code is None)
+
+    @cached_property
+    def lost(self) -> tuple[int, ...]:
+        """Ranks without an exit code that were not told to stop."""
+        return tuple(rank for rank in self.unfinished if not _stopped(self.marks[rank]))
+
+    @cached_property
+    def failing(self) -> RankMark | None:
+        """The rank that failed first, by time."""
+        return first_failing(self.marks)
+
+    @cached_property
+    def all_well(self) -> bool:
+        """Whether every rank, and what had started them, ended with 0."""
+        return not self.unfinished and self.failing is None and self.starter_code == 0
+
+    @cached_property
+    def request(self) -> Stop | None:
+        """What asked for the end: the request, or the time limit, at which the wrappers stop their ranks by themselves.
+
+        A request whose cause is a failure is none: what failed is the cause.
+        """
+        if self.stopped is not None and self.stopped.cause != FAILURE:
+            return self.stopped
+        over = any(mark is not None and mark.stop_cause == words.TIME_LIMIT for mark in self.marks)
+        if not over or any(mark is not None and mark.failed and not mark.stopped for mark in self.marks):
+            return None
+        return Stop(words.TIME_LIMIT, "the ranks themselves", "the time limit was reached")
+
+
+def judge(evidence: Evidence) -> Outcome:
+    """The verdict: that of the first of `RULES` that has one.
+
+    Success needs every rank's own exit mark to be 0, the starter to agree, and the training's own mark if that is asked for; then
+    nothing that was requested meanwhile counts.  Otherwise the job's exit code is that of the rank that failed first, by time.
+    Ranks that were told to stop before they ended count only if no other failed or was lost; the starter's code counts only if no
+    rank's does.
     """
-    unfinished = [rank for rank, mark in enumerate(marks) if mark is None or mark.exit_code is None]
-    failing = first_failing(marks)
-    if stopped is None or stopped.cause == FAILURE:
-        stopped = _stopped_by_wrapper(marks)
-    if not unfinished and failing is None and backend_code == 0:
-        saved = stopped is not None and stopped.cause in GENTLE_CAUSES and any(_stopped(mark) for mark in marks)
-        if finished or (finished is None and not saved):
-            return Outcome(SUCCEEDED, EXIT_OK, cause=FINISHED)
-        if stopped is None:
-            return Outcome(FAILED, EXIT_FAILED, "every rank ended with 0, but the training has not noted that it is finished")
-    if stopped is not None:
-        return _requested(stopped, failing)
-    return _failed(marks, failing, unfinished, backend_code, refused)
+    return next(outcome for rule in RULES if (outcome := rule(evidence)) is not None)
 
 
-def _requested(request: Stop, failing: RankMark | None) -> Outcome:
-    """The verdict on an attempt that did not end by itself."""
-    if request.cause == CANCELLED:
-        return Outcome(CANCELLED, EXIT_INTERRUPTED, request.reason or "cancelled; all ranks were stopped", cause=CANCELLED)
-    if failing is not None and not failing.stopped and failing.ended is not None and failing.ended < request.time:
-        return Outcome(FAILED, failing.exit_code or EXIT_FAILED, _rank_reason(failing), failing)
+def _succeeded(evidence: Evidence) -> Outcome | None:
+    if not evidence.all_well or evidence.finished is False:
+        return None
+    gentle = evidence.request is not None and evidence.request.cause in words.GENTLE_CAUSES
+    saved = gentle and any(_stopped(mark) for mark in evidence.marks)
+    return None if saved and not evidence.finished else Outcome(SUCCEEDED, EXIT_OK, cause=words.FINISHED)
+
+
+def _lacks_its_own_mark(evidence: Evidence) -> Outcome | None:
+    if not evidence.all_well or evidence.request is not None:
+        return None
+    return Outcome(FAILED, EXIT_FAILED, "every rank ended with 0, but the training has not noted that it is finished")
+
+
+def _was_cancelled(evidence: Evidence) -> Outcome | None:
+    request = evidence.request
+    if request is None or request.cause != CANCELLED:
+        return None
+    return Outcome(CANCELLED, EXIT_INTERRUPTED, request.reason or "cancelled; all ranks were stopped", cause=CANCELLED)
+
+
+def _failed_before_the_request(evidence: Evidence) -> Outcome | None:
+    request, failing = evidence.request, evidence.failing
+    if request is None or failing is None or failing.stopped or failing.ended is None or failing.ended >= request.time:
+        return None
+    return _by_rank(failing)
+
+
+def _was_stopped(evidence: Evidence) -> Outcome | None:
+    request = evidence.request
+    if request is None:
+        return None
     reason = request.reason or f"stopped: {request.cause.replace('_', ' ')}"
     code = EXIT_CODES.get(request.cause, EXIT_FAILED)
     return Outcome(FAILED, code, reason, cause=request.cause, bad_hosts=request.bad_hosts)
 
 
-def _stopped_by_wrapper(marks: Sequence[RankMark | None]) -> Stop | None:
-    """What made the wrappers stop their ranks by themselves, where nothing failed before."""
-    over = any(mark is not None and mark.stop_cause == TIME_LIMIT for mark in marks)
-    if not over or any(mark is not None and mark.failed and not mark.stopped for mark in marks):
+def _a_rank_failed(evidence: Evidence) -> Outcome | None:
+    failing = evidence.failing
+    return None if failing is None or failing.stopped else _by_rank(failing)
+
+
+def _only_stopped_ranks_failed(evidence: Evidence) -> Outcome | None:
+    """Nobody asked for the end: what the ranks belonged to had ended before them."""
+    failing, code = evidence.failing, evidence.starter_code
+    if failing is None or evidence.lost:
         return None
-    return Stop(TIME_LIMIT, "the ranks themselves", "the time limit was reached")
+    killed = failing.stop_cause is not None or code == 0
+    return Outcome(FAILED, EXIT_KILLED if killed else code, _stopped_reason(failing, code))
 
 
-def _failed(
-    marks: Sequence[RankMark | None],
-    failing: RankMark | None,
-    unfinished: Sequence[int],
-    backend_code: int,
-    refused: str | None,
-) -> Outcome:
-    lost = [rank for rank in unfinished if not _stopped(marks[rank])]
-    if failing is not None and not failing.stopped:
-        return Outcome(FAILED, failing.exit_code or EXIT_FAILED, _rank_reason(failing), failing)
-    if failing is not None and not lost:
-        return Outcome(FAILED, _code_of_starter(failing, backend_code), _stopped_reason(failing, backend_code))
-    if unfinished:
-        never = all(mark is None for mark in marks)
-        reason = _unfinished_reason(marks, lost or unfinished, backend_code, refused)
-        killed = any(marks[rank] is not None for rank in lost or unfinished)
-        code = EXIT_KILLED if killed else backend_code or EXIT_FAILED
-        return Outcome(FAILED, code, reason, cause=NOT_STARTED if never else FAILURE)
-    return Outcome(FAILED, backend_code, f"every rank ended with 0, but what started them ended with {backend_code}")
+def _ranks_are_missing(evidence: Evidence) -> Outcome | None:
+    missing = evidence.lost or evidence.unfinished
+    if not missing:
+        return None
+    killed = any(evidence.marks[rank] is not None for rank in missing)
+    code = EXIT_KILLED if killed else evidence.starter_code or EXIT_FAILED
+    cause = FAILURE if any(evidence.marks) else words.NOT_STARTED
+    return Outcome(FAILED, code, _missing_reason(evidence, missing), cause=cause)
+
+
+def _the_starter_failed(evidence: Evidence) -> Outcome | None:
+    code = evidence.starter_code
+    return Outcome(FAILED, code, f"every rank ended with 0, but what started them ended with {code}")
+
+
+RULES: tuple[Callable[[Evidence], Outcome | None], ...] = (
+    _succeeded,
+    _lacks_its_own_mark,
+    _was_cancelled,
+    _failed_before_the_request,
+    _was_stopped,
+    _a_rank_failed,
+    _only_stopped_ranks_failed,
+    _ranks_are_missing,
+    _the_starter_failed,
+)
+"""In the order in which they are asked; the last one always has a verdict."""
+
+
+def first_failing(marks: Sequence[RankMark | None]) -> RankMark | None:
+    """The mark of the rank that failed first; one that was told to stop counts only if no other failed."""
+    failed = [mark for mark in marks if mark is not None and mark.failed]
+    return min(failed, key=lambda mark: (mark.stopped, mark.ended or 0.0), default=None)
 
 
 def _stopped(mark: RankMark | None) -> bool:
     return mark is not None and mark.stopped
 
 
-def first_failing(marks: Sequence[RankMark | None]) -> RankMark | None:
-    """The mark of the rank that failed first; of those that were told to stop only where no other failed."""
-    failed = [mark for mark in marks if mark is not None and mark.failed]
-    return min(failed, key=lambda mark: (mark.stopped, mark.ended or 0.0), default=None)
+def _by_rank(mark: RankMark) -> Outcome:
+    return Outcome(FAILED, mark.exit_code or EXIT_FAILED, _rank_reason(mark), mark)
 
 
 def _rank_reason(mark: RankMark) -> str:
@@ -145,18 +201,12 @@ def _rank_reason(mark: RankMark) -> str:
     return f"rank {mark.rank} on {mark.host} ended with exit code {mark.exit_code}"
 
 
-def _code_of_starter(mark: RankMark, backend_code: int) -> int:
-    killed = mark.stop_cause is not None or backend_code == 0
-    return EXIT_KILLED if killed else backend_code
-
-
-def _stopped_reason(mark: RankMark, backend_code: int) -> str:
-    """Why ranks were stopped although nobody asked for it: what they belonged to had ended before them."""
-    if mark.stop_cause == SUPERVISOR_GONE:
+def _stopped_reason(mark: RankMark, code: int) -> str:
+    if mark.stop_cause == words.SUPERVISOR_GONE:
         return "what ran the attempt was killed, and its ranks were stopped"
-    if mark.stop_cause == STARTER_GONE:
+    if mark.stop_cause == words.STARTER_GONE:
         return f"what had started rank {mark.rank} on {mark.host} was killed, and its ranks were stopped"
-    how = f"by {_signal_name(backend_code - 128)}" if backend_code > 128 else f"with code {backend_code}"
+    how = f"by {_signal_name(code - 128)}" if code > 128 else f"with code {code}"
     return f"what had started the ranks ended {how} before them, and they were stopped"
 
 
@@ -167,12 +217,11 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _unfinished_reason(
-    marks: Sequence[RankMark | None], unfinished: Sequence[int], backend_code: int, refused: str | None
-) -> str:
-    names = ", ".join(str(rank) for rank in unfinished[:8]) + (" ..." if len(unfinished) > 8 else "")
-    never = all(marks[rank] is None for rank in unfinished)
-    if refused is not None:
-        return f"rank{'s' if len(unfinished) > 1 else ''} {names} left no word of how they ended: {refused}"
+def _missing_reason(evidence: Evidence, missing: Sequence[int]) -> str:
+    names = ", ".join(str(rank) for rank in missing[:8]) + (" ..." if len(missing) > 8 else "")
+    ranks = f"rank{'s' if len(missing) > 1 else ''} {names}"
+    if evidence.unwritten is not None:
+        return f"{ranks} left no word of how they ended: {evidence.unwritten}"
+    never = all(evidence.marks[rank] is None for rank in missing)
     what = "never started" if never else "left no exit code: something killed them together with their wrappers"
-    return f"rank{'s' if len(unfinished) > 1 else ''} {names} {what}; what should start them ended with {backend_code}"
+    return f"{ranks} {what}; what should start them ended with {evidence.starter_code}"

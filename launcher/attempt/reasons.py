@@ -1,4 +1,4 @@
-"""The one sentence of a failed rank: what the exception that ended it says, from the end of the rank's log."""
+"""Reasons in one sentence: the exception that ended a rank, from its log, and why ranks have left no marks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import re
 from pathlib import Path
 
 from launcher.attempt.judge import Outcome
+from launcher.host.files import obstacle
 from launcher.jobdir.logs import end_of, of_last_attempt
-from launcher.jobdir.paths import JobPaths
+from launcher.jobdir.paths import AttemptPaths, JobPaths
 
 LONGEST = 300
 """Characters of the sentence."""
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_COMPLAINT = re.compile(rb"^rank \d+: (?:its mark cannot be written|the job directory .+ cannot be used): .+$", re.MULTILINE)
+"""What a rank's wrapper says where it cannot leave its mark; see `launcher.jobdir.marks` and `launcher.attempt.rank.wrapper`."""
 
 
 def with_exception(outcome: Outcome, job: JobPaths) -> str | None:
@@ -43,3 +46,18 @@ def exception_of(log: Path) -> str | None:
             said = _CONTROL.sub("", line)
             return said if len(said) <= LONGEST else said[: LONGEST - 4] + " ..."
     return None
+
+
+def why_marks_are_missing(attempt: AttemptPaths, said: bytes = b"") -> str | None:
+    """The path that could not be written, and why; None if nothing is known to have been refused.
+
+    This tells a full disk or a read-only directory from ranks that never started.
+
+    Args:
+        attempt: whose marks are missing.
+        said: the last output of what started the ranks: it reached this process where no log could take it.
+    """
+    complaint = _COMPLAINT.search(said)
+    if complaint is not None:
+        return complaint.group().decode("utf-8", "replace").strip()
+    return obstacle(attempt.ranks)

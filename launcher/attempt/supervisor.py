@@ -10,18 +10,15 @@ import contextlib
 import os
 import select
 import time
-from dataclasses import replace
+from typing import Protocol
 
 from launcher.attempt import remote, remote_shell
-from launcher.attempt.judge import Outcome, judge
-from launcher.attempt.lost import lost_node
+from launcher.attempt.judge import Evidence, Outcome, judge
 from launcher.attempt.program import Program
-from launcher.attempt.reasons import with_exception
+from launcher.attempt.reasons import why_marks_are_missing, with_exception
 from launcher.attempt.stopping import Stopper
 from launcher.attempt.sweep import sweep
-from launcher.attempt.unwritten import refused
-from launcher.attempt.view import SilentView, View
-from launcher.attempt.watch import Watch, spec_names
+from launcher.attempt.watch import Watch, lost_node, spec_names
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED, BackendError
 from launcher.host.processes import node_name
 from launcher.host.signals import SignalBox
@@ -29,7 +26,7 @@ from launcher.jobdir import claim, words
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.marks import RankMark, read_marks
-from launcher.jobdir.metrics import MetricsFollower
+from launcher.jobdir.metrics import Epoch, MetricsFollower
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
 from launcher.jobdir.stop import Stop
@@ -42,6 +39,49 @@ TOUCH = 5.0
 """Seconds between the supervisor's own signs of life."""
 SWEEP_MARGIN = 1.0
 """Seconds that what outlives the backend has more than the wrappers, between TERM and KILL."""
+
+
+class View(Protocol):
+    """What a person sees of a run."""
+
+    def started(self, plan: Plan) -> None:
+        """The ranks are being started."""
+        ...
+
+    def tick(self, epochs: list[Epoch], metrics: MetricsFollower) -> None:
+        """Called several times a second with the epochs that were finished since."""
+        ...
+
+    def stopping(self, reason: str) -> None:
+        """The ranks are being stopped."""
+        ...
+
+    def warn(self, message: str) -> None:
+        """Something that does not change the job's result."""
+        ...
+
+    def closed(self) -> None:
+        """No further progress follows."""
+        ...
+
+
+class SilentView:
+    """Nobody looks."""
+
+    def started(self, plan: Plan) -> None:
+        """Nothing is shown."""
+
+    def tick(self, epochs: list[Epoch], metrics: MetricsFollower) -> None:
+        """Nothing is shown."""
+
+    def stopping(self, reason: str) -> None:
+        """Nothing is shown."""
+
+    def warn(self, message: str) -> None:
+        """Nothing is shown."""
+
+    def closed(self) -> None:
+        """Nothing is shown."""
 
 
 class AlreadyClaimedError(Exception):
@@ -75,7 +115,7 @@ class AttemptRun:
         self._metrics = MetricsFollower(job.metrics)
         self._reported: set[int] = set()
         self._hosts = remote.Hosts()
-        self._stopper = Stopper(self._paths, plan, view, self._events, interactive=interactive)
+        self._stopper = Stopper(self._paths, plan, self._events, view.stopping, interactive=interactive)
         self._touch_at = 0.0
         self._remaining: list[str] = []
         self._started = time.time()
@@ -95,6 +135,11 @@ class AttemptRun:
             return self._run(self._signals)
         with SignalBox() as signals:
             return self._run(signals)
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether a signal ended the attempt and nobody has said why."""
+        return self._stopper.request is not None and self._stopper.request.unexplained
 
     def _run(self, signals: SignalBox) -> AttemptEnd:
         self._view.started(self._plan)
@@ -118,8 +163,8 @@ class AttemptRun:
         if self._paths.number > 1:
             sweep(self._job.id, 0.0)  # what is left of earlier attempts
         unfit = self._check_hosts(signals)
-        self._stopper.obey(signals.take())
-        self._stopper.look()
+        self._stopper.handle_signals(signals.take())
+        self._stopper.poll_requests()
         if (request := self._stopper.request) is not None:
             return Outcome(words.CANCELLED, EXIT_INTERRUPTED, "stopped before a rank was started", cause=request.cause)
         if unfit is not None:
@@ -128,7 +173,7 @@ class AttemptRun:
         self._events.add("started", attempt=self._paths.number, pid=program.pid, argv=list(self._plan.argv))
         while (code := program.poll()) is None:
             self._wait(signals, program)
-            self._stopper.obey(signals.take())
+            self._stopper.handle_signals(signals.take())
             self._look()
             self._touch(time.monotonic())
             self._stopper.enforce(time.monotonic(), program, self._warn)
@@ -152,7 +197,7 @@ class AttemptRun:
         return Outcome(words.FAILED, EXIT_FAILED, reason, cause=cause, bad_hosts=bad)
 
     def _pending(self, signals: SignalBox) -> bool:
-        self._stopper.obey(signals.take())
+        self._stopper.handle_signals(signals.take())
         return self._stopper.request is not None
 
     def _wait(self, signals: SignalBox, program: Program) -> None:
@@ -172,9 +217,9 @@ class AttemptRun:
                 self._report(mark)
         now = time.monotonic()
         self._stopper.note_ends(marks, now)
-        self._stopper.look()
+        self._stopper.poll_requests()
         if self._stopper.request is None and (wanted := self._watch.look(now, marks)) is not None:
-            self._stopper.ask(wanted)
+            self._stopper.request_stop(wanted)
 
     def _report(self, mark: RankMark) -> None:
         self._reported.add(mark.rank)
@@ -205,8 +250,9 @@ class AttemptRun:
         finished = self._job.finished.exists() or (False if self._plan.limits.require_finished else None)
         request = self._stopper.request or self._from_outside(marks, unknown)
         missing = any(mark is None or mark.exit_code is None for mark in marks)
-        why = refused(self._paths, program.output.last) if missing else None
-        return judge(marks, 0 if self._stopper.backend_hung else code, stopped=request, finished=finished, refused=why)
+        unwritten = why_marks_are_missing(self._paths, program.output.last) if missing else None
+        starter_code = 0 if self._stopper.program_hung else code
+        return judge(Evidence(tuple(marks), starter_code, request, finished, unwritten))
 
     def _from_outside(self, marks: list[RankMark | None], unknown: list[str]) -> Stop | None:
         """What ended the ranks although nobody had asked for it; inside a scheduler's job more is known."""
@@ -238,6 +284,6 @@ class AttemptRun:
             self._warn(f"of processes that the job left behind {left_behind} had to be ended")
         if end.remaining:
             self._warn(f"processes that could not be ended: {', '.join(end.remaining)}")
-        self._events.add("attempt-end", **{name: value for name, value in vars(replace(end)).items() if value is not None})
+        self._events.add("attempt-end", **{name: value for name, value in vars(end).items() if value is not None})
         if self._events.error is not None:
             self._warn(f"the job's record is incomplete: {self._job.events}: {self._events.error.strerror}")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from launcher.attempt.rank.keeper import HEARTBEAT
 from launcher.host.clock import Unchanged
+from launcher.host.processes import node_name
 from launcher.host.text import duration
 from launcher.jobdir import variables, words
 from launcher.jobdir.marks import RankMark
@@ -102,6 +103,27 @@ class Watch:
             self._beats.forget(mark.rank)
             return 0.0
         return self._beats.seconds(mark.rank, (mark.heartbeat, changed), self._observed)
+
+
+def lost_node(marks: Sequence[RankMark | None], names: Mapping[str, str], unknown: Sequence[str]) -> Stop | None:
+    """Why what had started the ranks ended by itself, where a host was lost; None where none was.
+
+    Args:
+        marks: by rank, after the end.
+        names: how each host of the spec names itself, by its name in the spec.
+        unknown: hosts, as the spec names them, that could not be asked after the end.
+    """
+    if any(mark is not None and mark.failed and not mark.stopped for mark in marks):
+        return None
+    known = [mark for mark in marks if mark is not None]
+    away = {names[host] for host in unknown}
+    cut_off = {mark.rank for mark in known if mark.stop_cause == words.STARTER_GONE and mark.host != node_name()}
+    silent = cut_off | {mark.rank for mark in known if mark.exit_code is None and mark.host in away}
+    lost = lost_hosts(known, silent, node_name())
+    if not lost:
+        return None
+    shown = ", ".join(spec_names(lost, names))
+    return Stop(words.LOST_NODE, "the supervisor", f"the connection to {shown} was lost", bad_hosts=lost)
 
 
 def lost_hosts(running: Sequence[RankMark], silent: set[int], own: str) -> tuple[str, ...]:

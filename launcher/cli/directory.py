@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.attempt.judge import EXIT_KILLED, judge
+from launcher.attempt.judge import EXIT_KILLED, Evidence, judge
 from launcher.attempt.lifeline import SILENCE
 from launcher.attempt.sweep import carries
 from launcher.daemon.http.messages import JobView
@@ -144,7 +144,7 @@ def _judge(attempt: AttemptPaths, marks: list[RankMark | None], gone: str, last:
         code = EXIT_KILLED if attempt.claim.exists() else EXIT_FAILED
         return Fate(FAILED, code, f"{gone}, before a rank had been started; {again}", last)
     finished = attempt.job.finished.exists() or None
-    outcome = judge(marks, 0, stopped=Stop.read(attempt), finished=finished)
+    outcome = judge(Evidence(marks, 0, Stop.read(attempt), finished))
     if outcome.state == SUCCEEDED:
         return Fate(SUCCEEDED, outcome.exit_code, None, last)
     own = outcome.first_failing is not None

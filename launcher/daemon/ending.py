@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher.attempt import remote
-from launcher.attempt.judge import judge
+from launcher.attempt.judge import Evidence, judge
 from launcher.attempt.policy import Final, Verdict, decide
+from launcher.attempt.reasons import why_marks_are_missing
 from launcher.attempt.starter import Gone
 from launcher.attempt.sweep import sweep
-from launcher.attempt.unwritten import refused
 from launcher.daemon.context import Context, log, step
 from launcher.daemon.record import Job, Store
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED
@@ -163,8 +163,8 @@ class Ending:
         marks = read_marks(attempt, plan.placement.ranks if plan is not None else job.ranks)
         remaining = self._swept(job, attempt, plan)
         finished = plan is None or not plan.limits.require_finished or attempt.job.finished.exists()
-        why = refused(attempt) if any(mark is None for mark in marks) and attempt.ranks.is_dir() else None
-        outcome = judge(marks, 0, stopped=Stop.read(attempt), finished=finished, refused=why)
+        why = why_marks_are_missing(attempt) if any(mark is None for mark in marks) and attempt.ranks.is_dir() else None
+        outcome = judge(Evidence(marks, 0, Stop.read(attempt), finished, why))
         cause, reason = outcome.cause, outcome.reason
         if outcome.state == FAILED and outcome.first_failing is None and cause not in (HANG, PREEMPTION, TIME_LIMIT):
             cause, reason = (LOST_NODE, _lost_reason(job, attempt)) if attempt.claim.exists() else _not_begun(job, attempt)

@@ -125,7 +125,7 @@ def build_starters(umask: int) -> Mapping[str, Starter]:
     Args:
         umask: of whoever started the daemon: jobs are to share their results as their users do, the daemon nothing.
     """
-    from launcher.attempt.local_starter import LocalStarter
+    from launcher.attempt.starter import LocalStarter
     from launcher.slurm.starter import SlurmStarter
 
     return {"local": LocalStarter(umask=umask), "slurm": SlurmStarter()}

@@ -1,7 +1,7 @@
 """The request to stop an attempt, and why: ``stop.json``, written before anybody is signalled.
 
-The supervisor and the wrapper of every rank look at it, on whatever host they are, so that a request arrives also where a signal
-does not.
+The supervisor and the wrapper of every rank look at it, on whatever host they are, so a request also reaches hosts that a signal
+does not reach.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ class Stop:
     by: str = "unknown"
     """Who asked, for people."""
     reason: str = ""
-    """In words; '' where the cause says enough."""
+    """In words; '' if the cause says enough."""
     bad_hosts: tuple[str, ...] = ()
+    unexplained: bool = False
+    """Whether a signal is all that is known: nobody has said why."""
     time: float = field(default_factory=lambda: round(time.time(), 3))
     """Unix time, seconds."""
 
     def write(self, attempt: AttemptPaths) -> Stop:
         """Make the request, unless there is one; returns the one that counts.
 
-        Where the file cannot be written (full disk, directory removed) the request holds for the caller alone.
+        If the file cannot be written (full disk, directory removed), the request holds for the caller alone.
         """
         try:
             if create_once(attempt.stop, as_text(asdict(self))):

@@ -70,7 +70,7 @@ class AllocationRun(SlurmRun):
                 if not said:
                     self._warn(f"another job runs in SLURM's allocation {self.allocation.job_id}; this one waits for its end")
                 said = True
-                self._stopper.look()
+                self._stopper.poll_requests()
                 self._touch(time.monotonic())
                 time.sleep(PAUSE)
             yield

@@ -12,12 +12,11 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from launcher.attempt.lifeline import Lifeline
 from launcher.attempt.rank.output import LogFile, Output
-from launcher.attempt.rank.program import start
-from launcher.attempt.rank.task import Task, read_task
+from launcher.attempt.rank.task import NO_PARENT, Task, read_task, start
 from launcher.host import processes
 from launcher.host.processes import node_name
 from launcher.host.signals import STOPPING, SignalBox
@@ -43,6 +42,48 @@ EXIT_NOT_STARTED = 126
 EXIT_SUPERSEDED = 75
 
 
+@dataclass(frozen=True)
+class StopRequest:
+    """The program is to end."""
+
+    cause: str | None
+    """One of the causes of `launcher.jobdir.words`; None if only a signal is known."""
+    gentle: bool = False
+    """Whether the program gets time to save its state and to end by itself."""
+    signal: int = signal.SIGTERM
+    """What the program is sent if it gets no such time."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """Nobody has asked for the end."""
+
+
+@dataclass(frozen=True)
+class Saving:
+    """The program was told to save its state and to end by itself."""
+
+    until: float
+    """When it is told to end; seconds of the monotonic clock."""
+    cause: str | None = None
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """The program was told to end."""
+
+    kill_at: float
+    """When it is killed; seconds of the monotonic clock."""
+
+
+Phase = Running | Saving | Stopping
+
+
+def is_gentle(cause: str | None, checkpoint_signal: str | None) -> bool:
+    """Whether a cause leaves the training time to save its state."""
+    return cause == words.PREEMPTION and checkpoint_signal is not None
+
+
 class Keeper:
     """One running program, its output and its mark."""
 
@@ -55,20 +96,20 @@ class Keeper:
         self._process = process
         self._output = output
         self.mark = replace(mark, pid=process.pid, heartbeat=mark.started)
-        self._begun = time.monotonic()
+        self._phase: Phase = Running()
         self._grace = variables.seconds_in(variables.GRACE_SECONDS, GRACE)
-        self._every = variables.seconds_in(variables.HEARTBEAT_SECONDS, HEARTBEAT)
+        self._beat_every = variables.seconds_in(variables.HEARTBEAT_SECONDS, HEARTBEAT)
         self._lifeline = Lifeline(attempt, os.environ.get(variables.SUPERVISOR, ""))
-        self._beat_at = self._begun + self._every
-        self._look_at = self._begun
-        self._limit_at: float | None
-        self._save_at: float | None
-        self._kill_at: float | None = None
-        self._saving_until: float | None = None
-        self._limit_at = self._save_at = None
+        begun = time.monotonic()
+        self._beat_at = begun + self._beat_every
+        self._look_at = begun
+        self._limits: list[tuple[float, StopRequest]] = []
+        """What the time limit asks for and when, in the order of time."""
         if task.time_limit:
-            self._limit_at = self._begun + task.time_limit
-            self._save_at = self._limit_at - task.before_limit if task.checkpoint_signal else None
+            limit = begun + task.time_limit
+            if task.checkpoint_signal:
+                self._limits.append((limit - task.before_limit, StopRequest(words.TIME_LIMIT, gentle=True)))
+            self._limits.append((limit, StopRequest(words.TIME_LIMIT)))
 
     def run(self, line: int, signals: SignalBox) -> RankMark:
         """Wait for the program's end, and end what it leaves; returns the last mark, which is not written yet.
@@ -85,8 +126,8 @@ class Keeper:
                 messages = os.read(line, 256)
                 if not messages:
                     sources.discard(line)
-                self._obey(list(messages) or [0])
-            self._obey(signals.take())
+                self._handle_signals(list(messages) or [NO_PARENT])
+            self._handle_signals(signals.take())
             processes.reap_others(self._process.pid)
             self._keep_time(time.monotonic())
         self._output.drain(DRAIN)
@@ -95,78 +136,77 @@ class Keeper:
         return self.mark.ended_now(self._process.returncode, lost_output=self._output.lost)
 
     def _wait(self, sources: set[int]) -> list[int]:
-        times = (self._beat_at, self._look_at, self._kill_at, self._saving_until, self._limit_at, self._save_at)
-        left = max(0.0, min(moment for moment in times if moment is not None) - time.monotonic())
+        moments = [self._beat_at, self._look_at, *(moment for moment, _ in self._limits[:1])]
+        match self._phase:
+            case Saving(until):
+                moments.append(until)
+            case Stopping(kill_at):
+                moments.append(kill_at)
         wanted = [*sources, *([self._output.fileno()] if self._output.open else [])]
-        ready, _, _ = select.select(wanted, [], [], left)
+        ready, _, _ = select.select(wanted, [], [], max(0.0, min(moments) - time.monotonic()))
         if self._output.open and self._output.fileno() in ready:
             self._output.read_some()
         return list(ready)
 
-    def _obey(self, numbers: list[int]) -> None:
+    def _handle_signals(self, numbers: list[int]) -> None:
         for number in numbers:
-            if number == 0:
-                if self._saving_until is None:
-                    self._stop(signal.SIGTERM, words.STARTER_GONE)
+            if number == NO_PARENT:
+                self._request_stop(StopRequest(words.STARTER_GONE))
             elif number in STOPPING:
                 request = Stop.read(self._attempt)
-                if request is not None and request.cause == words.PREEMPTION and self._task.checkpoint_signal:
-                    self._save(request.cause)
-                else:
-                    self._stop(number, request.cause if request else None)
+                self._request_stop(self._asked_by(request.cause if request else None, number))
             elif number == signal.SIGCONT:
                 self._send(number)
             else:
                 self._pass_on(number)
 
+    def _asked_by(self, cause: str | None, number: int = signal.SIGTERM) -> StopRequest:
+        return StopRequest(cause, is_gentle(cause, self._task.checkpoint_signal), number)
+
     def _keep_time(self, now: float) -> None:
         if now >= self._beat_at:
-            self._beat_at = now + self._every
+            self._beat_at = now + self._beat_every
             self.mark = self.mark.beat(self._path)
             if superseded(self._attempt):
-                self._stop(signal.SIGTERM, words.SUPERSEDED)
+                self._request_stop(StopRequest(words.SUPERSEDED))
         if now >= self._look_at:
             self._look_at = now + POLL
-            self._look_around()
-        if self._save_at is not None and now >= self._save_at:
-            self._save_at = None
-            self._note_stop(words.TIME_LIMIT)
-            self._tell_to_save()
-        if self._limit_at is not None and now >= self._limit_at:
-            self._limit_at = None
-            self._stop(signal.SIGTERM, words.TIME_LIMIT)
-        if self._saving_until is not None and now >= self._saving_until:
-            self._saving_until = None
-            self._stop(signal.SIGTERM, self.mark.stop_cause)
-        if self._kill_at is not None and now >= self._kill_at:
-            self._kill_at = now + self._grace
-            self._send(signal.SIGKILL)
+            self._poll_requests()
+        while self._limits and now >= self._limits[0][0]:
+            self._request_stop(self._limits.pop(0)[1])
+        match self._phase:
+            case Saving(until, cause) if now >= until:
+                self._request_stop(StopRequest(cause))
+            case Stopping(kill_at) if now >= kill_at:
+                self._phase = Stopping(now + self._grace)
+                self._send(signal.SIGKILL)
 
-    def _look_around(self) -> None:
-        if self._kill_at is not None or self._saving_until is not None:
+    def _poll_requests(self) -> None:
+        """Look for what asks for the end without a signal."""
+        if isinstance(self._phase, Stopping):
             return
-        request = Stop.read(self._attempt)
-        if request is not None:
-            if request.cause == words.PREEMPTION and self._task.checkpoint_signal:
-                self._save(request.cause)
-            else:
-                self._stop(signal.SIGTERM, request.cause)
+        if (request := Stop.read(self._attempt)) is not None:
+            self._request_stop(self._asked_by(request.cause))
         elif self._lifeline.lost() or self._attempt.end.exists():
-            self._stop(signal.SIGTERM, words.SUPERVISOR_GONE)
+            self._request_stop(StopRequest(words.SUPERVISOR_GONE))
 
-    def _stop(self, number: int, cause: str | None) -> None:
-        """Tell the program to end; it is killed after the grace."""
-        self._send(number)
-        if self._kill_at is None:
-            self._kill_at = time.monotonic() + self._grace
-            self._note_stop(cause)
-
-    def _save(self, cause: str) -> None:
-        """Give the program time to save its state and to end by itself."""
-        if self._kill_at is None and self._saving_until is None:
-            self._saving_until = time.monotonic() + self._task.before_limit
-            self._note_stop(cause)
-            self._tell_to_save()
+    def _request_stop(self, request: StopRequest) -> None:
+        """Everything that asks for the program's end asks here; the mark keeps the first cause."""
+        match self._phase:
+            case Saving() | Stopping() if request.gentle:
+                return
+            case Saving(cause=words.PREEMPTION) if request.cause in (words.STARTER_GONE, words.SUPERVISOR_GONE):
+                return  # a scheduler that preempts a job ends its other processes as well
+            case Running() if request.gentle:
+                self._phase = Saving(time.monotonic() + self._task.before_limit, request.cause)
+                self._note_stop(request.cause)
+                self._tell_to_save()
+            case Running() | Saving():
+                self._send(request.signal)
+                self._phase = Stopping(time.monotonic() + self._grace)
+                self._note_stop(request.cause)
+            case Stopping():
+                self._send(request.signal)
 
     def _tell_to_save(self) -> None:
         number = getattr(signal, f"SIG{self._task.checkpoint_signal}", None)
@@ -179,11 +219,11 @@ class Keeper:
             self.mark.write(self._path)
 
     def _pass_on(self, number: int) -> None:
-        """To those that wait for it: the default of most signals is to end a process, and a training's helpers expect none."""
+        """Send a signal to the processes that handle it: most signals end others, and a training's helpers expect none."""
         processes.send(processes.catchers(self._process.pid, number), number)
 
     def _send(self, number: int) -> None:
-        """To everything that comes from the program, whatever session it is in."""
+        """Send a signal to everything that comes from the program, whatever session it is in."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
         own_group = self._process.pid
@@ -201,7 +241,7 @@ def keep(attempt: AttemptPaths, rank: int, line: int) -> int:
     """Run one rank to its end; returns the exit code.
 
     Raises:
-        OSError, ValueError, KeyError: where the job directory cannot be used.
+        OSError, ValueError, KeyError: if the job directory cannot be used.
     """
     processes.become_subreaper()
     with SignalBox() as signals:

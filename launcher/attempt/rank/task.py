@@ -1,16 +1,22 @@
-"""What one rank has to run, as its wrapper reads it from the plan."""
+"""What one rank has to run, as its wrapper reads it from the plan, and the start of it."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from launcher.attempt.rank.output import LogFile, Output
+from launcher.host.files import find_executable
 from launcher.jobdir.paths import AttemptPaths
 from launcher.jobdir.plan import Plan
 from launcher.jobdir.variables import own_variables
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-"""Where MPIs and schedulers say which rank this is, in the order in which they are asked."""
+"""Variables in which MPIs and schedulers say which rank this is, in the order in which they are asked."""
+NO_PARENT = 0
+"""Stands among the signals that a wrapper hands to its keeper for: the process that started the wrapper has gone."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class Task:
 
 
 def find_rank(environment: Mapping[str, str]) -> int:
-    """This process's rank; 0 where no MPI or scheduler says one."""
+    """This process's rank; 0 if no MPI or scheduler says one."""
     for name in RANK_VARIABLES:
         value = environment.get(name, "")
         if value.isascii() and value.isdigit():
@@ -68,3 +74,32 @@ def read_task(attempt: AttemptPaths, rank: int, inherited: Mapping[str, str]) ->
 def _bytes(text: str) -> bytes:
     """The bytes that a text stands for, whatever the locale says: undecodable ones were kept as surrogates."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def start(task: Task, log: LogFile) -> tuple[subprocess.Popen[bytes], Output]:
+    """Start a task's program with both its streams in one pipe.
+
+    Descriptors that mpirun has handed down stay open: MPICH's PMI speaks through one.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    program = find_executable(task.command[0], task.environment, task.workdir)
+    if program is None:
+        raise FileNotFoundError(2, "not found, or not executable", os.fsdecode(task.command[0]))
+    process = subprocess.Popen(
+        task.command,
+        executable=program,
+        cwd=task.workdir,
+        env=task.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        close_fds=False,
+        bufsize=0,
+    )
+    assert process.stdout is not None
+    output = Output(os.dup(process.stdout.fileno()), log, task.secrets)
+    process.stdout.close()  # the object would otherwise close the descriptor a second time
+    return process, output

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.attempt.rank.task import find_rank
+from launcher.attempt.rank.task import NO_PARENT, find_rank
 from launcher.host import processes
 from launcher.host.signals import STOPPING, SignalBox
 from launcher.host.text import why
@@ -30,8 +30,6 @@ from launcher.jobdir.marks import read_mark
 from launcher.jobdir.paths import AttemptPaths, JobPaths
 
 PASSED_ON = (*STOPPING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
-NO_PARENT = 0
-"""Stands among the signals for: the process that started this wrapper has gone."""
 PARENT_POLL = 1.0
 """Seconds between looks at whether what started the wrapper still lives."""
 EXIT_NOT_STARTED = 126

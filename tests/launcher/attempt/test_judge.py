@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.attempt.judge import judge
+from launcher.attempt.judge import Evidence, judge
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import JobPaths
@@ -51,16 +51,16 @@ def mark(
     ],
 )
 def test_verdicts(marks: list[RankMark | None], backend: int, state: str, code: int, words: str) -> None:
-    outcome = judge(marks, backend)
+    outcome = judge(Evidence(marks, backend))
     assert (outcome.state, outcome.exit_code) == (state, code)
     assert words in (outcome.reason or "")
 
 
 def test_an_interrupted_job_is_cancelled_unless_it_was_done() -> None:
     request = Stop("cancelled", "somebody", time=3.0)
-    assert judge([mark(0, 143, signal=15, stopped=True)], 130, stopped=request).exit_code == 130
-    assert judge([None], 0, stopped=request).state == "cancelled"
-    assert judge([mark(0)], 0, stopped=request).state == "succeeded"
+    assert judge(Evidence([mark(0, 143, signal=15, stopped=True)], 130, stopped=request)).exit_code == 130
+    assert judge(Evidence([None], 0, stopped=request)).state == "cancelled"
+    assert judge(Evidence([mark(0)], 0, stopped=request)).state == "succeeded"
 
 
 @pytest.mark.parametrize(
@@ -80,25 +80,25 @@ def test_an_interrupted_job_is_cancelled_unless_it_was_done() -> None:
 def test_the_cause_of_a_stop_is_the_cause_of_the_end(
     cause: str, marks: list[RankMark | None], code: int, expected: tuple[str, str, int]
 ) -> None:
-    outcome = judge(marks, code, stopped=Stop(cause, "somebody", time=3.0))
+    outcome = judge(Evidence(marks, code, stopped=Stop(cause, "somebody", time=3.0)))
     assert (outcome.state, outcome.cause, outcome.exit_code) == expected
 
 
 def test_ranks_that_ended_themselves_at_the_time_limit() -> None:
     over = [mark(0, 143, signal=15, stopped=True, why="time_limit"), mark(1, 143, signal=15, stopped=True)]
-    assert judge(over, 143).cause == "time_limit"
-    assert judge([*over, mark(2, 9)], 143).cause == "failure"
+    assert judge(Evidence(over, 143)).cause == "time_limit"
+    assert judge(Evidence([*over, mark(2, 9)], 143)).cause == "failure"
 
 
 def test_success_needs_the_trainings_own_mark_where_that_is_asked_for() -> None:
-    missing = judge([mark(0)], 0, finished=False)
+    missing = judge(Evidence([mark(0)], 0, finished=False))
     assert (missing.state, missing.cause, missing.exit_code) == ("failed", "failure", 1)
     assert "has not noted that it is finished" in (missing.reason or "")
-    assert judge([mark(0)], 0, finished=True).state == "succeeded"
-    told = judge([mark(0, stopped=True)], 0, finished=False, stopped=Stop("preemption", "somebody"))
+    assert judge(Evidence([mark(0)], 0, finished=True)).state == "succeeded"
+    told = judge(Evidence([mark(0, stopped=True)], 0, finished=False, stopped=Stop("preemption", "somebody")))
     assert (told.state, told.cause) == ("failed", "preemption")
-    assert judge([mark(0, stopped=True)], 0, finished=True, stopped=Stop("preemption", "x")).state == "succeeded"
-    assert judge([mark(0, stopped=True, why="time_limit")], 0, finished=False).cause == "time_limit"
+    assert judge(Evidence([mark(0, stopped=True)], 0, finished=True, stopped=Stop("preemption", "x"))).state == "succeeded"
+    assert judge(Evidence([mark(0, stopped=True, why="time_limit")], 0, finished=False)).cause == "time_limit"
 
 
 def test_an_end_is_written_and_read_back(tmp_path: Path) -> None:

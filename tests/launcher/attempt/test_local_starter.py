@@ -6,8 +6,7 @@ import dataclasses
 import os
 from pathlib import Path
 
-from launcher.attempt.local_starter import LocalStarter
-from launcher.attempt.starter import Alive, Gone, Unknown
+from launcher.attempt.starter import Alive, Gone, LocalStarter, Unknown
 from launcher.host.files import as_text, create_once
 from launcher.host.processes import own_identity
 from launcher.jobdir.claim import Claim
