@@ -85,8 +85,7 @@ def _coordinator(config: GraBConfig, book: OrderBook, payloads: Format, device: 
     if config.order != "cd-grab":
         return Coordinator(book.size, pairs, root)
     if config.coordinator == "sharded":
-        dimension, room = payloads.dimension, payloads.room
-        return ShardedCoordinator(book.rank, book.size, pairs, dimension, room, config.balance, config.seed, device)
+        return ShardedCoordinator(book.rank, book.size, pairs, payloads, config, device)
     balances = config.coordinator == "replicated" or (config.coordinator == "designated" and book.rank == root)
     settings: dict[str, Any] = {
         "size": book.size,

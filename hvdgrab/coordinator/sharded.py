@@ -18,9 +18,10 @@ from hvdgrab.balance.backends.gram import recurrence
 from hvdgrab.balance.balancer import PairBalancer
 from hvdgrab.balance.sign_rules import decide, threshold
 from hvdgrab.comm.communicator import Communicator
-from hvdgrab.config import BalanceConfig
+from hvdgrab.config import BalanceConfig, GraBConfig
 from hvdgrab.coordinator.coordinators import NOTHING, Coordinator
 from hvdgrab.coordinator.gradient import SideStream, host_memory
+from hvdgrab.coordinator.payloads import Format
 from hvdgrab.coordinator.wire import Header, PairMessage, Signs, share_headers
 from hvdgrab.errors import UsageError
 
@@ -98,10 +99,8 @@ class ShardedCoordinator(Coordinator):
     Args:
         rank, size: this rank, and the number of ranks W.
         pairs: pairs of an epoch, n // 2.
-        dimension: d.
-        pairs_per_message: most pairs in a message.
-        config: how to balance.
-        seed: of random sign rules.
+        format: the dimension d, and most pairs in a message; differences travel as they are.
+        config: how to balance, and the seed of random sign rules.
         device: the model's.
     """
 
@@ -112,18 +111,16 @@ class ShardedCoordinator(Coordinator):
         rank: int,
         size: int,
         pairs: int,
-        dimension: int,
-        pairs_per_message: int,
-        config: BalanceConfig,
-        seed: int,
+        format: Format,
+        config: GraBConfig,
         device: torch.device,
     ) -> None:
-        share = -(-dimension // size)
-        balancer = ShardBalancer(share, config, seed=seed, expected=size * pairs, device=device)
-        super().__init__(size, pairs, balancer=balancer, room=pairs_per_message)
+        share = -(-format.dimension // size)
+        balancer = ShardBalancer(share, config.balance, seed=config.seed, expected=size * pairs, device=device)
+        super().__init__(size, pairs, balancer=balancer, room=format.room)
         self._parts, self._share, self.aside = balancer, share, SideStream(device)
-        self._outgoing = np.zeros(size * pairs_per_message * share, dtype=np.float32)
-        self._memory = host_memory(size * pairs_per_message * share, device=device)
+        self._outgoing = np.zeros(size * format.room * share, dtype=np.float32)
+        self._memory = host_memory(size * format.room * share, device=device)
         self._step = max(1, _ROWS_AT_ONCE // size)
         self.announcement = "all ranks balance, each its part of" if rank == 0 else None
 
