@@ -200,9 +200,9 @@ def list_(
     jobs_dir: JobsDir = None,
 ) -> int:
     """List the jobs; returns the exit code."""
-    from launcher.cli.showing import list_jobs
+    from launcher.cli.find import ls
 
-    return list_jobs(jobs_dir, as_json=as_json, states=states, group=group)
+    return ls(jobs_dir, as_json=as_json, states=states, group=group)
 
 
 @app.command(

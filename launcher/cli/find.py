@@ -1,29 +1,35 @@
-"""Finding jobs: those of the daemon's record, and beside them those of which only a directory is known.
+"""Finding jobs, and `ls`: those of the daemon's record, and beside them those of which only a directory is known.
 
 The commands that only read work without a daemon as well: from the record's file, and they say on stderr why none answers.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import socket
+import sys
+import time
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli.directory import is_foreground, view_of
-from launcher.cli.texts import complain
+from launcher.cli.texts import colourful, complain, painted, printable, table, time_text, waiting_text
 from launcher.daemon.http.client import Client, NotRunningError, OfflineRecord, read_record_offline
 from launcher.daemon.http.messages import JobView
-from launcher.errors import LauncherError, UnreachableError, UsageError
+from launcher.errors import EXIT_OK, LauncherError, UnreachableError, UsageError
 from launcher.jobdir.paths import ID_PATTERN, JobPaths, jobs_root, list_jobs
+from launcher.jobdir.words import STATES
 
 if TYPE_CHECKING:
     from launcher.daemon.lease import Holder  # brings in SQLite, which commands do without while a daemon answers
 
 BEGINNING_PATTERN = r"[A-Za-z0-9._-]{1,100}"
 """What may begin an id or a group."""
+HEADING = ("ID", "STATE", "CODE", "TRY", "RANKS", "SUBMITTED", "TIME", "NOTE")
+PIPED_WIDTH = 160
 SHOWN = 5
 """Candidates that a message names."""
 START = "`hvdgrab-launch daemon start` starts one, as does the next job"
@@ -41,7 +47,11 @@ class Listed:
     @cached_property
     def view(self) -> JobView:
         """The job as it was when it was found."""
-        return self._job if isinstance(self._job, JobView) else view_of(self._job)
+        if isinstance(self._job, JobView):
+            return self._job
+        from launcher.cli.directory import view_of  # slow to import, and most jobs are in the record
+
+        return view_of(self._job)
 
     @property
     def paths(self) -> JobPaths:
@@ -66,6 +76,8 @@ class Listed:
     @property
     def foreground(self) -> bool:
         """Whether a command ran it in the foreground; neither this nor `in_record`: another record holds it, or none."""
+        from launcher.cli.directory import is_foreground
+
         return not self.in_record and is_foreground(self.paths)
 
     def again(self) -> Listed:
@@ -80,6 +92,60 @@ class Listed:
 def all_jobs(jobs_dir: str | None) -> list[Listed]:
     """The jobs of the record and of a jobs directory (the ``--jobs-dir`` option), oldest first."""
     return sorted(_seen(_recorded(), jobs_root(jobs_dir)), key=lambda job: job.view.submitted)
+
+
+def ls(jobs_dir: str | None, *, as_json: bool, states: Sequence[str] = (), group: str | None = None) -> int:
+    """Print all jobs, or those of some states or of a group; returns the exit code."""
+    wanted = _states(states)
+    jobs = [job for job in all_jobs(jobs_dir) if not wanted or job.view.state in wanted]
+    if group is not None:
+        jobs = [job for job in jobs if job.group is not None and job.group.startswith(group)]
+    if as_json:
+        print(json.dumps([job.to_json() for job in jobs]))
+        return EXIT_OK
+    if not jobs:
+        which = " of that kind" if wanted or group else ""
+        print(f"no jobs{which} in the record, and none under {jobs_root(jobs_dir)}")
+        return EXIT_OK
+    print("\n".join(lines(jobs)))
+    return EXIT_OK
+
+
+def _states(given: Sequence[str]) -> set[str]:
+    wanted = {word.strip() for text in given for word in text.split(",")}
+    for word in wanted - set(STATES):
+        raise UsageError(f"--state {word}: there is no such state; the states are {', '.join(STATES)}")
+    return wanted
+
+
+def lines(jobs: Sequence[Listed]) -> list[str]:
+    """The table of `ls`, cut to the terminal's width."""
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size((PIPED_WIDTH, 24)).columns if terminal else PIPED_WIDTH
+    colour = colourful(sys.stdout)
+    heading, *rows = [line[:width] for line in table([HEADING, *(row(job) for job in jobs)])]
+    return [heading, *(painted(line, job.view.state) if colour else line for line, job in zip(rows, jobs, strict=True))]
+
+
+def row(job: Listed) -> tuple[str, ...]:
+    """A job's cells."""
+    view = job.view
+    submitted = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.submitted)) if view.submitted else "-"
+    code = "-" if view.exit_code is None else str(view.exit_code)
+    attempt = str(view.attempt) if view.attempt else "-"
+    return view.id, view.state, code, attempt, str(view.ranks or "-"), submitted, time_text(view) or "-", _note(job)
+
+
+def _note(job: Listed) -> str:
+    view = job.view
+    waiting = waiting_text(view)
+    parts = [
+        f"next attempt {waiting}" if waiting else "",
+        "" if job.in_record else "foreground" if job.foreground else "not in this record",
+        f"by {view.owner}" if job.in_record and not view.final and view.owner not in ("", socket.gethostname()) else "",
+        printable(view.reason).replace("\n", " ") if view.reason else "",
+    ]
+    return "; ".join(part for part in parts if part)
 
 
 def find(

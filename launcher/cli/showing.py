@@ -1,13 +1,10 @@
-"""What is known of jobs: `ls`, `show` and `report`."""
+"""What is known of one job, or of a group: `show` and `report`."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import socket
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,17 +12,14 @@ from typing import Any
 
 import launcher
 from launcher.attempt.judge import first_failing
-from launcher.cli.find import Listed, all_jobs, find
+from launcher.cli.find import Listed, find, lines
 from launcher.cli.texts import (
-    colourful,
     end_lines,
     facts,
     failure_lines,
     moment,
     next_commands,
-    painted,
     printable,
-    table,
     time_text,
     waiting_text,
 )  # fmt: skip
@@ -36,69 +30,13 @@ from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import read_events
 from launcher.jobdir.marks import RankMark, read_marks
 from launcher.jobdir.metrics import MetricsFollower
-from launcher.jobdir.paths import AttemptPaths, JobPaths, jobs_root
-from launcher.jobdir.words import FAILED, RESTARTING, STATES, SUCCEEDED, UNKNOWN
+from launcher.jobdir.paths import AttemptPaths, JobPaths
+from launcher.jobdir.words import FAILED, RESTARTING, SUCCEEDED, UNKNOWN
 
-HEADING = ("ID", "STATE", "CODE", "TRY", "RANKS", "SUBMITTED", "TIME", "NOTE")
-PIPED_WIDTH = 160
 EXPLAINED = (FAILED, UNKNOWN, RESTARTING)
 """States in which the failing rank's last lines are shown."""
 MOST_WARNINGS = 5
 NODES_SHOWN = 8
-
-
-def list_jobs(jobs_dir: str | None, *, as_json: bool, states: Sequence[str] = (), group: str | None = None) -> int:
-    """List all jobs, or those of some states or of a group; returns the exit code."""
-    wanted = _states(states)
-    jobs = [job for job in all_jobs(jobs_dir) if not wanted or job.view.state in wanted]
-    if group is not None:
-        jobs = [job for job in jobs if job.group is not None and job.group.startswith(group)]
-    if as_json:
-        print(json.dumps([job.to_json() for job in jobs]))
-        return EXIT_OK
-    if not jobs:
-        which = " of that kind" if wanted or group else ""
-        print(f"no jobs{which} in the record, and none under {jobs_root(jobs_dir)}")
-        return EXIT_OK
-    print("\n".join(lines(jobs)))
-    return EXIT_OK
-
-
-def _states(given: Sequence[str]) -> set[str]:
-    wanted = {word.strip() for text in given for word in text.split(",")}
-    for word in wanted - set(STATES):
-        raise UsageError(f"--state {word}: there is no such state; the states are {', '.join(STATES)}")
-    return wanted
-
-
-def lines(jobs: Sequence[Listed]) -> list[str]:
-    """The table of `ls`, cut to the terminal's width."""
-    terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size((PIPED_WIDTH, 24)).columns if terminal else PIPED_WIDTH
-    colour = colourful(sys.stdout)
-    heading, *rows = [line[:width] for line in table([HEADING, *(row(job) for job in jobs)])]
-    return [heading, *(painted(line, job.view.state) if colour else line for line, job in zip(rows, jobs, strict=True))]
-
-
-def row(job: Listed) -> tuple[str, ...]:
-    """A job's cells."""
-    view = job.view
-    submitted = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.submitted)) if view.submitted else "-"
-    code = "-" if view.exit_code is None else str(view.exit_code)
-    attempt = str(view.attempt) if view.attempt else "-"
-    return view.id, view.state, code, attempt, str(view.ranks or "-"), submitted, time_text(view) or "-", _note(job)
-
-
-def _note(job: Listed) -> str:
-    view = job.view
-    waiting = waiting_text(view)
-    parts = [
-        f"next attempt {waiting}" if waiting else "",
-        "" if job.in_record else "foreground" if job.foreground else "not in this record",
-        f"by {view.owner}" if job.in_record and not view.final and view.owner not in ("", socket.gethostname()) else "",
-        printable(view.reason).replace("\n", " ") if view.reason else "",
-    ]
-    return "; ".join(part for part in parts if part)
 
 
 def show(wanted: str, jobs_dir: str | None, *, as_json: bool) -> int:
@@ -163,10 +101,8 @@ def job_lines(view: JobView) -> list[str]:
         ("directory", view.dir if paths.root.exists() else f"{view.dir} (it is gone)"),
         ("report", report_text(view)),
     ]
-    lines = [*facts(pairs), *_attempt_lines(paths), *warnings_of(paths)]
-    if view.state in EXPLAINED:
-        lines += failure_lines(paths, first_failing(last_marks(view)))
-    return lines
+    last = failure_lines(paths, first_failing(last_marks(view))) if view.state in EXPLAINED else []
+    return [*facts(pairs), *_attempt_lines(paths), *warnings_of(paths), *last]
 
 
 def _time(view: JobView) -> str | None:

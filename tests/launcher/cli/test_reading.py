@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import hvdgrab
-from launcher.cli import daemon, find, logs, showing
+from launcher.cli import daemon, find, logs
 from launcher.cli.find import Listed, why_absent
 from launcher.cli.main import main
 from launcher.cli.texts import failure_lines, painted, table
@@ -132,14 +132,14 @@ def test_jobs_of_the_record_and_of_the_directory_stand_in_one_list_each_once(
 
 def test_a_row_says_what_is_special(no_daemon: Path) -> None:
     def note(**changes: Any) -> str:
-        return showing.row(Listed(view("a", **changes)))[-1]
+        return find.row(Listed(view("a", **changes)))[-1]
 
     assert note(owner=socket.gethostname()) == ""
     assert note(owner="login2", reason="waits\nfor\x1b[2J slots") == "by login2; waits for slots"
     beside = Listed(JobPaths(no_daemon / "jobs" / "x-20250102-030405-00ff"))
-    assert showing.row(beside)[-1] == "not in this record; nobody has taken it in"
+    assert find.row(beside)[-1] == "not in this record; nobody has taken it in"
     assert note(state="restarting", next_try=1.0, owner="") == "next attempt now"
-    assert showing.row(Listed(view("a", seconds=3700.0, exit_code=0, ranks=4)))[2:7] == ("0", "1", "4", "-", "1 h 1 min")
+    assert find.row(Listed(view("a", seconds=3700.0, exit_code=0, ranks=4)))[2:7] == ("0", "1", "4", "-", "1 h 1 min")
 
 
 def test_a_job_that_another_record_holds_is_told_from_one_that_ran_in_the_foreground(
