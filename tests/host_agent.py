@@ -1,12 +1,12 @@
 """The first process of a host that `tests.hosts` makes, and the client that starts processes there.
 
-Only the standard library is used, and no part of hvdgrab, so that ``python -I -S`` starts it in a few milliseconds::
+It uses only the standard library, so that ``python -I -S`` starts it in a few milliseconds::
 
     host_agent.py serve FOLDER NAME SHM_BYTES      as process 1 of the host; ends, and the host with it, with its standard input
     host_agent.py run FOLDER NAME ARG…             runs a program on the host: its output, its signals, its exit code
-    host_agent.py rsh FOLDER NAME COMMAND…         the same with the words of a shell's command line, as ssh does
+    host_agent.py rsh FOLDER NAME COMMAND…         the same for a shell's command line, as ssh does
 
-A client that dies takes its program with it: the program's process group is asked to end, and killed after some seconds.
+If a client dies, its program's process group is asked to end, and killed after some seconds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Agent:
         furnish(folder, name, shm_bytes)
         self._environment = {**os.environ, "TMPDIR": "/run/tmp", "XDG_RUNTIME_DIR": "/run/user"}
         self._clients: dict[int, socket.socket] = {}
-        """By the process that was started for them."""
+        """Clients by the process started for each."""
         self._doomed: dict[int, float] = {}
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -60,7 +60,7 @@ class Agent:
         self._wake = wake
 
     def serve(self) -> int:
-        """Until the standard input ends."""
+        """Serve until the standard input ends."""
         for source in (self._listener, self._woken, sys.stdin.buffer):
             self._selector.register(source, selectors.EVENT_READ)
         os.write(1, READY)
@@ -96,7 +96,7 @@ class Agent:
         return {name: self._environment[name] for name in ("TMPDIR", "XDG_RUNTIME_DIR")}
 
     def _listen(self, pid: int) -> None:
-        """A client sends the numbers of signals; its end is the program's end."""
+        """Forward the signals whose numbers a client sends; if the client ended, end its program."""
         client = self._clients.get(pid)
         numbers = b"" if client is None else _received(client)
         with contextlib.suppress(ProcessLookupError):
@@ -135,7 +135,7 @@ class Agent:
 
 
 def furnish(folder: str, name: str, shm_bytes: int) -> None:
-    """Give the namespaces that this process was started in what a host has: a name, its own /dev/shm, /run, /sys, /etc/hosts."""
+    """Give this process's namespaces a host name and their own /dev/shm, /run, /sys and /etc/hosts."""
     socket.sethostname(name)
     mounts = [
         ["-t", "tmpfs", "-o", f"size={shm_bytes},mode=1777", "tmpfs", "/dev/shm"],
@@ -143,7 +143,7 @@ def furnish(folder: str, name: str, shm_bytes: int) -> None:
         ["--bind", f"{folder}/hosts", "/etc/hosts"],
         ["-t", "sysfs", "sysfs", "/sys"],
     ]
-    if os.path.ismount("/sys/fs/cgroup"):  # the new /sys hides the control groups: they are carried over
+    if os.path.ismount("/sys/fs/cgroup"):  # carry over the control groups, which the new /sys hides
         mounts.insert(2, ["--rbind", "/sys/fs/cgroup", "/run/cgroup"])
         mounts.append(["--rbind", "/run/cgroup", "/sys/fs/cgroup"])
     for arguments in mounts:
@@ -195,7 +195,7 @@ def run(folder: str, name: str, arguments: list[str], environment: dict[str, str
         sys.stderr.write(f"the host {name} is gone\n")
         return 255
     code = int(answer)
-    if code < 0:  # it died of a signal, and so does its stand-in
+    if code < 0:  # the program died of a signal, and so does this client
         with contextlib.suppress(OSError, ValueError):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

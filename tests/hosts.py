@@ -2,8 +2,8 @@
 
 Each host is a set of namespaces: its own network card ``eth0``, host name, process numbers, ``/dev/shm``, ``/run``, and
 ``/etc/hosts`` with the names of all; the file system is common, as on a cluster.  A bridge in a namespace of its own connects
-them.  Nothing has a name outside: when the process that made the hosts ends, in whatever way, their first processes end with it,
-and the kernel ends all others, the cards and the mounts.
+them.  Nothing has a name outside.  If the process that made the hosts ends, for whatever reason, their first processes end too,
+and the kernel ends all other processes and removes the cards and the mounts.
 
     with hosts(2, rate="100mbit") as net:
         net.run("h1", ["hostname"])                             # a subprocess.CompletedProcess
@@ -32,16 +32,16 @@ from tests import host_agent
 from tests.real import need
 
 NETWORK = "10.77.0.0/24"
-"""Of every set of hosts: each has a network of its own."""
+"""The same for every set of hosts, since each has a network of its own."""
 
 _FOLDER = "hvdgrab-hosts-"
 _TOOLS = ("ip", "tc", "unshare", "nsenter", "mount")
 _FOREIGN = ("OMPI_", "PMIX_", "PMI_", "HVDGRAB_", "SLURM_")
-"""Beginnings of environment variables of whatever job this process belongs to."""
+"""Prefixes of environment variables of a job that this process may belong to."""
 
 
 def missing() -> str:
-    """What hosts need and this machine or user lacks, for a message; empty if nothing."""
+    """What this machine or user lacks to make hosts, for a message; empty if nothing."""
     if sys.platform != "linux":
         return "Linux"
     if os.geteuid() != 0:
@@ -65,15 +65,15 @@ class Net:
         self.addresses = {name: f"{NETWORK.rpartition('.')[0]}.{number}" for number, name in enumerate(names, start=1)}
         self._holders: dict[str, subprocess.Popen[bytes]] = {}
         self._first: dict[str, int] = {}
-        """Of every host (and of the switch, under the empty name): its first process, as numbered outside."""
+        """First process, as numbered outside, of every host, and of the switch under the empty name."""
 
     def command(self, host: str, arguments: Sequence[str]) -> list[str]:
-        """The argument vector that runs ``arguments`` on ``host``; for `subprocess`, or as words of another program."""
+        """The command that runs ``arguments`` on ``host``."""
         return [sys.executable, "-I", "-S", host_agent.__file__, "run", str(self.folder), host, *map(str, arguments)]
 
     @property
     def remote_shell(self) -> str:
-        """A command that, followed by a host's name and a command line, runs that there: what Open MPI calls an rsh agent."""
+        """Open MPI's rsh agent: a command that runs a command line on a host, both given as further arguments."""
         return shlex.join([sys.executable, "-I", "-S", host_agent.__file__, "rsh", str(self.folder)])
 
     def start(
@@ -84,7 +84,7 @@ class Net:
         Args:
             host: its name.
             arguments: of the program.
-            environment: beyond this process' own, of which what belongs to a job is left out.
+            environment: added to this process's own, without the variables of a job.
             **options: of `subprocess.Popen`.
         """
         options = {"text": True, "stdin": subprocess.DEVNULL, **options}
@@ -123,7 +123,7 @@ class Net:
         return cards(Path(f"/proc/{self._first[host]}/net/dev"))["eth0"]
 
     def cut(self, host: str) -> None:
-        """Unplug a host's cable: nothing reaches it any more, and nobody is told."""
+        """Unplug a host's cable: nothing reaches it any more, without any error."""
         self._in_network("", ["ip", "link", "set", f"port{self.names.index(host) + 1}", "down"])
 
     def mend(self, host: str) -> None:
@@ -131,7 +131,7 @@ class Net:
         self._in_network("", ["ip", "link", "set", f"port{self.names.index(host) + 1}", "up"])
 
     def lose(self, host: str) -> None:
-        """Switch a host off: all its processes are killed, and its card is gone.  It does not come back."""
+        """Switch a host off for good: kill all its processes and remove its card."""
         os.kill(self._first[host], signal.SIGKILL)
         self._holders[host].wait(30)
 
@@ -149,7 +149,7 @@ class Net:
             self._connect(name, f"port{number}", rate)
 
     def tear_down(self) -> None:
-        """End every host; returns when none of their processes is left.  Idempotent."""
+        """End every host, and wait until none of their processes is left.  Idempotent."""
         for holder in self._holders.values():
             assert holder.stdin is not None
             holder.stdin.close()
@@ -163,7 +163,7 @@ class Net:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _hold(self, name: str, command: list[str]) -> None:
-        """Start a first process, and wait until it is ready.  It ends with the pipe to it: with this process at the latest."""
+        """Start a first process, and wait until it is ready.  It ends when its pipe closes, at the latest with this process."""
         holder = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=_environment(None), cwd="/"
         )
@@ -197,7 +197,7 @@ class Net:
 
 @contextlib.contextmanager
 def hosts(which: int | Sequence[str], rate: str | None = None, shm_bytes: int = 2**30) -> Iterator[Net]:
-    """`build_hosts` for a test, which fails in CI, and is skipped elsewhere, if hosts cannot be made."""
+    """Build hosts for a test, which fails in CI and is skipped elsewhere if they cannot be made."""
     need_hosts()
     with build_hosts(which, rate, shm_bytes) as net:
         yield net
@@ -211,7 +211,7 @@ def need_hosts() -> None:
 
 @contextlib.contextmanager
 def build_hosts(which: int | Sequence[str], rate: str | None = None, shm_bytes: int = 2**30) -> Iterator[Net]:
-    """Hosts for the length of a ``with`` block.
+    """Build hosts for the length of a ``with`` block.
 
     Args:
         which: how many (they are called h1, h2, …), or their names.
@@ -234,7 +234,7 @@ def build_hosts(which: int | Sequence[str], rate: str | None = None, shm_bytes: 
 
 
 def _sweep() -> None:
-    """Remove the folders of processes that were killed; their hosts are gone already."""
+    """Remove the folders of killed processes, whose hosts are gone already."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
         owner = folder.name.removeprefix(_FOLDER).partition("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():

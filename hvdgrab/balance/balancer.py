@@ -27,9 +27,8 @@ class PairBalancer:
     """The running sum, the sign rule and the backend of one epoch after the other.
 
     The grouping of vectors into calls does not change the signs of the reference.  The other backends sum in an order that
-    depends
-    on the grouping: their signs may differ if <h, d> is within rounding of 0, and never if the products add up without rounding.
-    A random rule's numbers depend on (seed, epoch, number of the vector) alone.
+    depends on the grouping: their signs may differ if <h, d> is within rounding of 0, and never if the products add up without
+    rounding.  A random rule's numbers depend on (seed, epoch, number of the vector) alone.
 
     Args:
         width: values of a vector, at least 0.

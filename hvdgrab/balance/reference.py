@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 
 class Coordinated(NamedTuple):
-    """What one epoch of coordinated balancing decides."""
+    """The result of one epoch of coordinated balancing."""
 
     signs: NDArray[np.int8]
-    """(W, n // 2): +1 or -1; 0 where the epoch ended before the pair."""
+    """(W, n // 2): +1 or -1; 0 if the epoch ended before the pair."""
     dropped: int
     """Pairs with a non-finite difference (or an inner product that overflows): sign +1, running sum untouched."""
     h: NDArray[Any]
@@ -38,7 +38,7 @@ def coordinated_signs(
     Args:
         gradients: (W, n, d), entry [w, u] the gradient of unit u of rank w.
         orders: (W, n) integers, the current order of each rank.
-        seen: units that each rank consumed before the epoch ended; all n by default.  A pair counts when both its units did.
+        seen: units that each rank consumed before the epoch ended; all n by default.  A pair counts if both its units do.
         dtype: float32 (as in training) or float64.
     """
     ranks, n, d = gradients.shape
@@ -64,11 +64,11 @@ def coordinated_signs(
 
 
 class Audit:
-    """Checks signs that someone else decided: does each obey the rule, given the ones before it?
+    """Checks whether given signs obey the rule, each given the ones before it.
 
-    The running sum is rebuilt in float32 from the signs themselves, so that one difference is one finding, however many signs
-    would have come out otherwise after it.  A sign against <h, d> in float64 is put down to rounding where |<h, d>| is at most
-    (16 + sqrt(d)) · 2^-24 · Σ|h_i·d_i|, what float32 sums of any order may be off by; else it is wrong.
+    The running sum is rebuilt in float32 from the signs themselves, so that one wrong sign is one finding, however many later
+    signs it changes.  A sign that contradicts <h, d> in float64 counts as rounding if |<h, d>| is at most (16 + sqrt(d)) · 2^-24
+    · Σ|h_i·d_i|, the largest error of float32 sums of any order; else it is wrong.
     """
 
     def __init__(self, d: int) -> None:
@@ -77,7 +77,7 @@ class Audit:
         self.rounding = 0
 
     def feed(self, differences: NDArray[np.float32], signs: NDArray[np.int8]) -> None:
-        """The next rows, (m, d), and their signs, (m,)."""
+        """Check the next rows, (m, d), and their signs, (m,)."""
         with np.errstate(over="ignore", invalid="ignore"):
             for row, sign in zip(differences, signs, strict=True):
                 product = float(np.dot(self.h.astype(np.float64), row.astype(np.float64)))
@@ -97,7 +97,7 @@ class Audit:
 
 
 def slot_order(order: Sequence[int], signs: Sequence[int]) -> list[int]:
-    """The next order by the literal slot rule.
+    """Compute the next order by the literal slot rule.
 
     Pair k with sign +1 puts its first unit into slot k and its second into slot n - 1 - k; with -1 the other way round.
     Units of pairs without a sign (0, or beyond the end of `signs`) and the last unit of an odd n fill the free slots.
@@ -121,17 +121,17 @@ def slot_order(order: Sequence[int], signs: Sequence[int]) -> list[int]:
 def coordinated_epoch(
     gradients: NDArray[Any], orders: NDArray[Any], *, seen: Sequence[int] | None = None
 ) -> NDArray[np.int64]:
-    """The orders (W, n) of the next epoch."""
+    """Compute the orders (W, n) of the next epoch."""
     decided = coordinated_signs(gradients, orders, seen=seen)
     rows = [slot_order(list(orders[w]), list(decided.signs[w])) for w in range(len(orders))]
     return np.array(rows, dtype=np.int64).reshape(np.shape(orders))
 
 
 def recursive_order(gradients: NDArray[Any], order: Sequence[int], depth: int) -> list[int]:
-    """The next order of one rank by recursive pair balance, top-down instead of streamed (`hvdgrab.balance.RecursiveBalance`).
+    """Compute one rank's next order by recursive pair balance, top-down, unlike the streamed `hvdgrab.balance.RecursiveBalance`.
 
     The units of a node are split in two by PairBalance, each half is ordered in the same way, and a last unit without a partner
-    stands between the two; where the depth is used up, the units stay as they came, or reversed in a right half.
+    stands between the two; at the full depth, the units stay as they came, or are reversed in a right half.
 
     Args:
         gradients: (n, d), entry [u] the gradient of unit u.
@@ -158,7 +158,7 @@ def recursive_order(gradients: NDArray[Any], order: Sequence[int], depth: int) -
 
 
 def prefix_bound(gradients: NDArray[Any], orders: NDArray[Any]) -> tuple[float, float]:
-    """The parallel herding bound (l2, linf) by its definition: `hvdgrab.balance.herding_bound`, unstreamed, in float64."""
+    """Compute the bound (l2, linf) of `hvdgrab.balance.herding_bound` by its definition, unstreamed, in float64."""
     ranks, n, d = gradients.shape
     vectors = gradients.astype(np.float64)
     mean = vectors.reshape(ranks * n, d).mean(axis=0)

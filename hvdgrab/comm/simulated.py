@@ -189,7 +189,7 @@ class _Expected:
         return self._arrived
 
 
-class _Post:
+class _Network:
     """Messages between the ranks of one process, and the bytes sent between each two of them."""
 
     def __init__(self) -> None:
@@ -202,20 +202,20 @@ class _Post:
             return self.boxes.setdefault((source, target), deque())
 
 
-class _Desk:
+class _ThreadTransport:
     """One rank's `hvdgrab.comm.hierarchical.Transport`."""
 
-    def __init__(self, post: _Post, rank: int) -> None:
-        self._post, self._rank = post, rank
+    def __init__(self, network: _Network, rank: int) -> None:
+        self._network, self._rank = network, rank
 
     def send(self, part: Bytes, rank: int) -> _Sent:
-        self._post.box(self._rank, rank).append(part.copy())
-        with self._post.lock:
-            self._post.carried[self._rank, rank] = self._post.carried.get((self._rank, rank), 0) + part.nbytes
+        self._network.box(self._rank, rank).append(part.copy())
+        with self._network.lock:
+            self._network.carried[self._rank, rank] = self._network.carried.get((self._rank, rank), 0) + part.nbytes
         return _Sent()
 
     def receive(self, part: Bytes, rank: int) -> _Expected:
-        return _Expected(part, self._post.box(rank, self._rank))
+        return _Expected(part, self._network.box(rank, self._rank))
 
     def progress(self) -> None:
         """Do nothing: messages arrive at once."""
@@ -232,22 +232,22 @@ class ThreadNodes:
 
     def __init__(self, nodes: Sequence[Sequence[int]], slots: int = 4, slot_bytes: int = 4096) -> None:
         self.topology = Topology(tuple(map(tuple, nodes)), tuple(f"node{number}" for number in range(len(nodes))))
-        self._post, cancelled = _Post(), threading.Event()
+        self._network, cancelled = _Network(), threading.Event()
         memories = [np.zeros(window_bytes(len(ranks), slots, slot_bytes), dtype=np.uint8) for ranks in nodes]
 
         def join(flat: ThreadCommunicator) -> HierarchicalCommunicator:
             node = self.topology.node_of[flat.rank]
             ranks = self.topology.nodes[node]
             window = NodeWindow(memories[node], len(ranks), ranks.index(flat.rank), slots, slot_bytes, lambda: None)
-            desk = _Desk(self._post, flat.rank)
-            return HierarchicalCommunicator(flat, self.topology, window, desk, Waiting(flat.rank, cancelled=cancelled))
+            transport = _ThreadTransport(self._network, flat.rank)
+            return HierarchicalCommunicator(flat, self.topology, window, transport, Waiting(flat.rank, cancelled=cancelled))
 
         self.communicators = [join(flat) for flat in thread_world(self.topology.size)]
 
     def carried(self, node: int) -> int:
         """Bytes that gathers, allgathers and broadcasts sent to the ranks of a node from other nodes."""
         of = self.topology.node_of
-        return sum(count for (source, target), count in self._post.carried.items() if of[target] == node != of[source])
+        return sum(count for (source, target), count in self._network.carried.items() if of[target] == node != of[source])
 
 
 class ThreadLink:

@@ -1,11 +1,9 @@
 """The memory that the ranks of a node share: slots for payloads, and counters of each rank's progress.
 
 A call consists of *steps*; step t uses slot t modulo the number of slots.  Each rank has three counters of steps, which it
-completes
-in order: ``wrote`` (its part is in the slot), ``ready`` (the parts of other nodes are there too; counted by the node's leader),
-    and
-``done`` (it no longer needs the slot).  A slot is free once every rank is done with it.  Only its own rank changes a counter, so
-that no locks are needed.
+completes in order: ``wrote`` (its part is in the slot), ``ready`` (the parts of other nodes are there too; counted by the node's
+leader), and ``done`` (it no longer needs the slot).  A slot is free once every rank is done with it.  Only its own rank changes a
+counter, so that no locks are needed.
 """
 
 from __future__ import annotations

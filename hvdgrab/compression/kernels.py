@@ -4,8 +4,7 @@ The accumulator `rows` (64, width) float32 is one period of the sketch: global c
 rows.view(-1)[i mod period], period = 64·width.  A vector of at most r·width < 64·width coordinates needs only r rows.  `finish`
 multiplies by the pool's signs and adds the rows up.  The result equals that of `FoldSketch.fold` except for rounding, and bit for
 bit on integer-valued gradients.  Each program owns places of the accumulator and takes pieces and blocks in a fixed order,
-without
-atomics: the result depends on the pieces and their order alone.
+without atomics: the result depends on the pieces and their order alone.
 
 No call waits for the device; all launches are on the current stream.
 """

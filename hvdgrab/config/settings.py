@@ -186,8 +186,7 @@ class GraBConfig(BaseModel):
         """Merge the script's arguments with the job's YAML.
 
         A setting that both the script and the YAML give must be equal in both: if one were silently preferred, the other would
-            state
-        something that did not happen.
+        state something that did not happen.
 
         Args:
             config: settings that the script passes as a whole.

@@ -80,7 +80,7 @@ def test_a_payload_crosses_the_network_once_a_node(cluster):
 def test_a_broadcast_leaves_no_rank_with_more_sends_than_a_tree_needs():
     made = ThreadNodes([[rank] for rank in range(16)])
     run_all(made.communicators, lambda comm: moved(comm, "broadcast", 5, 10))
-    sends = [source for source, _ in made._post.carried]
+    sends = [source for source, _ in made._network.carried]
     assert max(map(sends.count, sends)) == 4
     assert len(sends) == 15
 

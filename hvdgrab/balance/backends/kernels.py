@@ -73,9 +73,11 @@ def balance(
     m, d = differences.shape
     signs, dropped = _decisions(m, running_sum.device)
     if m and d:
-        launch = _launch_resident if d <= tiles.resident else _launch_blocks
         with on_device(running_sum):
-            launch(programs, differences, running_sum, signs, dropped, tiles)
+            if d <= tiles.resident:
+                _launch_resident(programs, differences, running_sum, signs, dropped)
+            else:
+                _launch_blocks(programs, differences, running_sum, signs, dropped, tiles)
     return signs, dropped.view(_torch().bool)
 
 
@@ -105,12 +107,7 @@ def warm_up(d: int, dtype: torch.dtype, device: torch.device | str, tiles: Tiles
 
 
 def _launch_resident(
-    programs: Any,
-    differences: torch.Tensor,
-    running_sum: torch.Tensor,
-    signs: torch.Tensor,
-    dropped: torch.Tensor,
-    tiles: Tiles,  # noqa: ARG001 - one shape for both launchers
+    programs: Any, differences: torch.Tensor, running_sum: torch.Tensor, signs: torch.Tensor, dropped: torch.Tensor
 ) -> None:
     m, d = differences.shape
     width = _power_of_two(d)

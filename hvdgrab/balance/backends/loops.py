@@ -8,8 +8,7 @@ so one pass over four vectors yields their four products with h and the six amon
 The same pass first adds the previous four vectors, with their signs.  Every vector is read twice, h once for four of them.
 
 Only inner products are compiled with `fastmath` reassociation, so that they use vector registers.  The update is compiled
-without,
-in the literal order: for equal signs the running sum equals the reference's bit for bit, whatever the grouping.
+without, in the literal order: for equal signs the running sum equals the reference's bit for bit, whatever the grouping.
 """
 
 from __future__ import annotations
