@@ -1,7 +1,7 @@
 """The process that runs one attempt of a job: ``python -m launcher.supervise JOBDIR ATTEMPT``.
 
-It is started by a daemon, inside a batch script, or by hand.  Exit codes: the attempt's own; 75 where the attempt has, or had, a
-supervisor already, and nothing was started; 2 where there is no such job.
+A daemon starts it, or a person.  Exit codes: the attempt's own; 75 if the attempt has, or had, a supervisor already, and nothing
+was started; 2 if there is no such job.
 """
 
 from __future__ import annotations

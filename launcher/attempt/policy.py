@@ -1,7 +1,7 @@
 """What follows the end of an attempt: the job's end, or another attempt and when.
 
-`decide` is pure: it knows the job's restart settings, how its attempts ended, and the time.  The daemon and ``--foreground`` both
-ask it.
+`decide` knows nothing but the job's restart settings, how its attempts ended, and the time.  The daemon, ``--foreground`` and
+jobs that put themselves back into SLURM's queue ask it.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Restart:
 Verdict = Final | Restart
 
 
-def decide(rules: RestartRules, ends: Sequence[AttemptEnd], now: float, random: Random) -> Verdict:
-    """The verdict after the last of a job's attempts.
+def decide(rules: RestartRules, ends: Sequence[AttemptEnd], now: float, random: Random | None = None) -> Verdict:
+    """The verdict after the last of a job's attempts: the only place that says whether and when another one follows.
 
     Args:
         rules: the plan's resolved ``restart`` settings.
@@ -73,16 +73,21 @@ def decide(rules: RestartRules, ends: Sequence[AttemptEnd], now: float, random: 
         now: Unix time, seconds.
         random: source of the jitter.
     """
+    if (over := final(rules, ends)) is not None:
+        return over
+    last = ends[-1]
+    at = now + backoff(rules, ends, random or Random())
+    reason = f"attempt {last.attempt} {_WORDS[budget_of(last)]} ({last.reason or 'no reason known'}); the next one follows"
+    return Restart(at, excluded(rules, ends, at), reason)
+
+
+def final(rules: RestartRules, ends: Sequence[AttemptEnd]) -> Final | None:
+    """The job's end, if no other attempt is due after these, oldest first; at least one."""
     last = ends[-1]
     if last.state in (SUCCEEDED, CANCELLED):
         return Final(last.state, last.exit_code, last.reason)
     against = _against_another(rules, ends)
-    if against is not None:
-        return Final(FAILED, last.exit_code, against)
-    delay = backoff(rules, ends, random)
-    at = now + delay
-    reason = f"attempt {last.attempt} {_WORDS[budget_of(last)]} ({last.reason or 'no reason known'}); the next one follows"
-    return Restart(at, excluded(rules, ends, at), reason)
+    return None if against is None else Final(FAILED, last.exit_code, against)
 
 
 def budget_of(end: AttemptEnd) -> str:
@@ -93,7 +98,7 @@ def budget_of(end: AttemptEnd) -> str:
 
 
 def _against_another(rules: RestartRules, ends: Sequence[AttemptEnd]) -> str | None:
-    """Why no other attempt is made; None where one is."""
+    """Why no other attempt is made; None if one is."""
     last = ends[-1]
     cause = budget_of(last)
     why = last.reason or f"attempt {last.attempt} {_WORDS[cause]}"

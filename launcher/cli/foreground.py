@@ -7,7 +7,6 @@ the job, a second one stops waiting for it.
 from __future__ import annotations
 
 import json
-import random
 import select
 import sys
 import time
@@ -114,7 +113,7 @@ class ForegroundRun:
                 reason = f"the job directory {self._job.root} cannot be used: {error.strerror}"
                 return policy.Final(FAILED, EXIT_FAILED, reason)
             self._ends.append(end)
-            verdict = policy.decide(self.plan.restart, self._ends, time.time(), random.Random())
+            verdict = policy.decide(self.plan.restart, self._ends, time.time())
             if isinstance(verdict, policy.Final):
                 return verdict
             events.add("restarting", reason=verdict.reason, at=round(verdict.at, 3), excluded=list(verdict.excluded_hosts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from launcher.host.files import as_text, read_as, release, replace_text
-from launcher.jobdir.paths import AttemptPaths
+from launcher.jobdir.paths import AttemptPaths, JobPaths
 
 
 @dataclass(frozen=True)
@@ -48,3 +48,9 @@ class AttemptEnd:
     def read(cls, attempt: AttemptPaths) -> AttemptEnd | None:
         """The end of an attempt; None while it has none."""
         return read_as(cls, attempt.end)
+
+
+def read_ends(job: JobPaths) -> list[AttemptEnd]:
+    """The ends of a job's attempts, oldest first, without those that have none."""
+    ends = [AttemptEnd.read(job.attempt(number)) for number in job.attempt_numbers()]
+    return [end for end in ends if end is not None]
