@@ -67,16 +67,17 @@ class EpochWork:
         self._whole = True
         self._make_consumer()
 
-    def begin(self, epoch: int, position: int, orders: Orders, coordinated: bool) -> None:
-        """Start an epoch, or go on in one after ``position`` units."""
-        self._messages, self._passes, self._coordinated, self._whole = 0, 0, coordinated, position == 0
+    def begin(self, coordinated: bool) -> None:
+        """Start the epoch that the book stands in, or go on in it; ``coordinated``: its gradients make the next order."""
+        book = self._book
+        self._messages, self._passes, self._coordinated, self._whole = 0, 0, coordinated, book.position == 0
         if self._pairs is not None:
-            self._pairs.begin(position // 2)
-        self._meter = self._new_meter(epoch, orders[self._book.rank])
+            self._pairs.begin(book.position // 2)
+        self._meter = self._new_meter()
         if self._parts.config.debug:
-            units = " ".join(map(str, orders[self._book.rank][:_SHOWN].tolist()))
+            units = " ".join(map(str, book.order[:_SHOWN].tolist()))
             kept = "" if coordinated else ", kept for the next epoch"
-            print(f"hvdgrab: rank {self._book.rank}, epoch {epoch}: the order begins {units}{kept}", file=sys.stderr, flush=True)
+            print(f"hvdgrab: rank {book.rank}, epoch {book.epoch}: the order begins {units}{kept}", file=sys.stderr, flush=True)
 
     def take(self, place: Place, gradient: UnitGradient | None, passes: int) -> None:
         """Take the next unit's gradient, or None if it had none of its own, and the number of its backward passes."""
@@ -158,14 +159,14 @@ class EpochWork:
         elif config.uses_gradients:
             self._pairs = PairBuffer(width, self._parts.format.room, self._parts.device)
 
-    def _new_meter(self, epoch: int, order: Orders) -> LateMeter | None:
-        config, n, device, d = self._parts.config, self._book.n, self._parts.device, self._parts.format.dimension
+    def _new_meter(self) -> LateMeter | None:
+        config, book, device, d = self._parts.config, self._book, self._parts.device, self._parts.format.dimension
         if config.bound == "off":
             return None
-        common: dict[str, Any] = {"order": order, "epoch": epoch, "seed": config.seed, "rank": self._book.rank}
+        common: dict[str, Any] = {"order": book.order, "epoch": book.epoch, "seed": config.seed, "rank": book.rank}
         if config.bound == "exact":
-            return LateMeter(BoundExact(n, d, **common), d, device, lag=1)
-        return LateMeter(BoundSketch(n, fold=None, width=BOUND_WIDTH, **common), BOUND_WIDTH, device, lag=16)
+            return LateMeter(BoundExact(book.n, d, **common), d, device, lag=1)
+        return LateMeter(BoundSketch(book.n, fold=None, width=BOUND_WIDTH, **common), BOUND_WIDTH, device, lag=16)
 
     def _send(self, batch: Batch) -> None:
         book, coordinator = self._book, self._parts.coordinator

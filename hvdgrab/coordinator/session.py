@@ -243,10 +243,9 @@ class OrderingSession:
 
     def _begin(self, work: EpochWork) -> None:
         """Start the epoch that the book stands in, or go on in it."""
-        epoch, position = self.book.epoch, self.book.position
-        work.begin(epoch, position, self.book.orders, self._reordering.coordinates(epoch))
+        work.begin(self._reordering.coordinates(self.book.epoch))
         self.journal.begin_epoch()
-        self._exits.begin(epoch, position)
+        self._exits.begin(self.book.epoch, self.book.position)
         self._phase = InEpoch(work)
 
     def _end(self, work: EpochWork) -> Ending:
