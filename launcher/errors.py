@@ -40,7 +40,7 @@ class Problem:
     """One fault of a spec: where it is and what would be right."""
 
     source: str
-    """The file's path as the user wrote it, or the ``--set`` option in full; '' where it is not known."""
+    """The file's path as the user wrote it, or the ``--set`` option in full; '' if it is not known."""
     line: int | None
     """Line in that file, from 1; None for an option."""
     path: str

@@ -19,7 +19,7 @@ from launcher.jobdir.paths import AttemptPaths, JobPaths
 
 
 def token_of(attempt: AttemptPaths) -> str:
-    """Tells whether two hosts see the same attempt's directory; '' where there is none."""
+    """What tells whether two hosts see the same attempt's directory; '' if there is none."""
     try:
         return hashlib.sha256(attempt.claim.read_bytes()).hexdigest()[:16]
     except OSError:

@@ -21,8 +21,8 @@ def own_name() -> str:
 class Lifeline:
     """Watches one supervisor.
 
-    Only a supervisor that was seen alive can be lost: where processes of other containers are invisible, or times of files do not
-    change, nothing is concluded.
+    Only a supervisor that was seen alive can be lost: nothing is concluded if processes of other containers are invisible, or if
+    times of files do not change.
     """
 
     def __init__(self, attempt: AttemptPaths, name: str) -> None:

@@ -16,7 +16,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _COMPLAINT = re.compile(rb"^rank \d+: (?:its mark cannot be written|the job directory .+ cannot be used): .+$", re.MULTILINE)
-"""What a rank's wrapper says where it cannot leave its mark; see `launcher.jobdir.marks` and `launcher.attempt.rank.wrapper`."""
+"""What a rank's wrapper says if it cannot leave its mark; see `launcher.jobdir.marks` and `launcher.attempt.rank.wrapper`."""
 
 
 def with_exception(outcome: Outcome, job: JobPaths) -> str | None:
@@ -32,7 +32,7 @@ def with_exception(outcome: Outcome, job: JobPaths) -> str | None:
 
 
 def exception_of(log: Path) -> str | None:
-    """The exception of a Python program's last traceback, with the first line of what it says; None where there is none.
+    """The exception of a Python program's last traceback, with the first line of what it says; None if there is none.
 
     Args:
         log: of one rank; only what its last attempt wrote counts.
@@ -55,7 +55,7 @@ def why_marks_are_missing(attempt: AttemptPaths, said: bytes = b"") -> str | Non
 
     Args:
         attempt: whose marks are missing.
-        said: the last output of what started the ranks: it reached this process where no log could take it.
+        said: the last output of what started the ranks: it reaches this process even if no log can take it.
     """
     complaint = _COMPLAINT.search(said)
     if complaint is not None:

@@ -1,4 +1,4 @@
-"""Other hosts of a job: whether ranks can be started there, and the end of all that is left there."""
+"""Other hosts of a job: check that ranks can be started there, and end all that is left there."""
 
 from __future__ import annotations
 

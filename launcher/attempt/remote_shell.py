@@ -23,14 +23,14 @@ def write(attempt: AttemptPaths) -> None:
     """Write the file that mpirun is given.
 
     Raises:
-        OSError: where it cannot be written.
+        OSError: if it cannot be written.
     """
     attempt.remote_shell.write_text(TEXT, "ascii")
     attempt.remote_shell.chmod(0o755)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point; does not return where ssh can be started."""
+    """Entry point; does not return if ssh can be started."""
     job = JobPaths(Path(os.environ[variables.JOB_DIR]))
     plan = Plan.of(job.attempt(int(os.environ[variables.ATTEMPT])))
     command = [*plan.placement.ssh_command, *DEFAULTS[1:], *argv]

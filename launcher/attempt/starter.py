@@ -84,7 +84,7 @@ class Starter(Protocol):
     name: str
     """For messages: local, slurm."""
     interval: float
-    """Seconds between two calls of `look`, at least; 0 where looking costs nothing."""
+    """Seconds between two calls of `look`, at least; 0 if looking costs nothing."""
 
     def start(self, job: JobPaths, attempt: int, plan: Plan, environment: Mapping[str, str]) -> Handle:
         """Bring the supervisor of an attempt to life.
@@ -98,16 +98,16 @@ class Starter(Protocol):
             environment: the whole environment of the supervisor.
 
         Raises:
-            StartError: where it certainly was not started.
-            Unreachable: where that cannot be known.
+            StartError: if it certainly was not started.
+            Unreachable: if that cannot be known.
         """
         ...
 
     def find(self, job: JobPaths, attempt: int) -> Handle | None:
-        """What an earlier `start` of this attempt may have brought to life, living or not; None where there was none.
+        """What an earlier `start` of this attempt may have brought to life, living or not; None if there was none.
 
         Raises:
-            Unreachable: where it cannot be known.
+            Unreachable: if it cannot be known.
         """
         ...
 
@@ -123,7 +123,7 @@ class Starter(Protocol):
         ...
 
     def stop(self, handle: Handle, kill: bool) -> None:
-        """Ask a supervisor to stop its attempt, or kill it.  Harmless where it is gone.  Returns at once."""
+        """Ask a supervisor to stop its attempt, or kill it.  Harmless if it has ended.  Returns at once."""
         ...
 
 
@@ -160,7 +160,7 @@ class LocalStarter:
         return self._handle(process.pid, start_ticks(process.pid))
 
     def find(self, job: JobPaths, attempt: int) -> Handle | None:
-        """The process that claimed the attempt, on whatever host; where none has yet, a living one that was started for it."""
+        """The process that claimed the attempt, on whatever host; if none has yet, a living one that was started for it."""
         claim = Claim.read(job.attempt(attempt))
         if claim is not None:
             return self._handle(claim.pid, claim.pid_started, claim.host)

@@ -94,7 +94,7 @@ class Stopper:
         self._events.add("stopping", attempt=self._attempt.number, cause=self.request.cause, by=self.request.by)
 
     def note_ends(self, marks: Sequence[RankMark | None], now: float) -> None:
-        """Take notice of ranks that have ended: what had started them has only so long to end as well."""
+        """Note when ranks have ended: from then on, what had started them has only so long to end as well."""
         if self._failed_at is None and any(mark is not None and mark.failed for mark in marks):
             self._failed_at = now
         if self._ended_at is None and all(mark is not None and mark.exit_code == 0 for mark in marks):

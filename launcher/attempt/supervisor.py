@@ -101,7 +101,7 @@ class AttemptRun:
             attempt: its number, from 1.
             plan: what to start.
             view: what a person sees.
-            signals: where the caller collects signals already.
+            signals: the box in which the caller collects signals already.
             interactive: whether a signal comes from a person: it then means that the job is cancelled, and a second one that the
                 person does not want to wait.
         """
@@ -126,8 +126,8 @@ class AttemptRun:
         """Run the attempt to its end.
 
         Raises:
-            AlreadyClaimedError: where this attempt has, or had, a supervisor.
-            OSError: where the job directory cannot be written at all.
+            AlreadyClaimedError: if this attempt has, or had, a supervisor.
+            OSError: if the job directory cannot be written at all.
         """
         if not claim.take(self._paths):
             raise AlreadyClaimedError(f"attempt {self._paths.number} of {self._job.id} has a supervisor already")
@@ -229,7 +229,7 @@ class AttemptRun:
             self._warn(f"{mark.lost_output} bytes of output of rank {mark.rank} could not be written to its log")
 
     def _warn(self, message: str) -> None:
-        """Say it to whoever looks, now or later."""
+        """Tell a person who looks now, and note it for later."""
         self._view.warn(message)
         self._events.add("warning", attempt=self._paths.number, message=message)
 

@@ -20,7 +20,7 @@ PAUSE = 0.05
 
 
 def marked(job_id: str, attempt: int | None = None) -> list[processes.Entry]:
-    """Living processes of a job, or of one attempt of it, on this host, this process and those that wait for it left out."""
+    """Living processes of a job, or of one attempt of it, on this host, excluding this process and its ancestors."""
     wanted = [f"{variables.JOB_ID}={job_id}".encode()]
     wanted += [f"{variables.ATTEMPT}={attempt}".encode()] if attempt is not None else []
     known = processes.table()
@@ -35,7 +35,7 @@ def carries(pid: int, job_id: str) -> bool:
 
 
 def family(job_id: str, attempt: int | None = None) -> list[processes.Entry]:
-    """The same with all that descends from them: a wrapper holds what has dropped its mark, and must not be ended before it."""
+    """The same with all their descendants: a wrapper holds what has dropped its mark, and must not be ended before it."""
     known = processes.table()
     waiting = _ancestors(known)
     found = {entry.pid: entry for entry in marked(job_id, attempt)}
@@ -90,7 +90,7 @@ def _wait_until_gone(search: Callable[[], list[processes.Entry]], seconds: float
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point on another host; returns the exit code, 1 where something is left."""
+    """Entry point on another host; returns the exit code, 1 if something is left."""
     if len(argv) not in (2, 3):
         print("usage: python -m launcher.attempt.sweep JOB_ID GRACE [ATTEMPT]", file=sys.stderr)
         return 2

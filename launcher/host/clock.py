@@ -26,5 +26,5 @@ class Unchanged:
         return now - since
 
     def forget(self, key: Hashable) -> None:
-        """The next look is the first."""
+        """Make the next look the first."""
         self._seen.pop(key, None)

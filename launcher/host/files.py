@@ -38,7 +38,7 @@ def replace_text(path: Path, text: str, *, durable: bool = False) -> None:
     On a full disk the space that the file has, or that `reserve` has kept, is written over; that takes no new space.
 
     Raises:
-        OSError: where the system refuses; the old content then stays.
+        OSError: if the system refuses; the old content then stays.
     """
     temporary = _beside(path)
     try:
@@ -47,19 +47,19 @@ def replace_text(path: Path, text: str, *, durable: bool = False) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _write_over(path, text):
-            error.filename = str(path)  # where writing fails, and not opening, the system names no file
+            error.filename = str(path)  # the system names no file if writing fails and not opening
             raise
 
 
 def open_own(path: Path, flags: int) -> TextIO:
-    """Open a small file of a job for writing, and make it: others may read it where the umask lets them, and never write.
+    """Open a small file of a job for writing, and make it: others may read it if the umask lets them, and never write.
 
     Args:
         path: the file; a link is not followed.
         flags: O_TRUNC, or O_APPEND.
 
     Raises:
-        OSError: where the system refuses, or it is a link.
+        OSError: if the system refuses, or it is a link.
     """
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o644)
     return os.fdopen(number, "w", encoding="ascii")
@@ -78,7 +78,7 @@ def release(folder: Path) -> None:
 
 
 def obstacle(folder: Path, size: int = RESERVED) -> str | None:
-    """Why no file of ``size`` bytes can be written into a directory now, with its path, as on a full disk; None where one can."""
+    """Why no file of ``size`` bytes can be written into a directory now, with its path, as on a full disk; None if one can."""
     probe = folder / f".probe.{os.uname().nodename}.{os.getpid()}"
     try:
         probe.write_bytes(b" " * size)
@@ -120,7 +120,7 @@ def create_once(path: Path, text: str) -> bool:
     of links is asked instead of the answer); file systems without links get an exclusive creation.
 
     Raises:
-        OSError: where the system refuses.
+        OSError: if the system refuses.
     """
     temporary = _beside(path)
     try:
@@ -140,7 +140,7 @@ def create_once(path: Path, text: str) -> bool:
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None where there is none, or no whole one."""
+    """The JSON object in a file; None if there is none, or no whole one."""
     try:
         data = json.loads(path.read_text("ascii"))
     except (OSError, ValueError):

@@ -19,7 +19,7 @@ _FUSE_NETWORK = ("sshfs", "gluster", "s3fs", "ceph", "gcsfuse", "rclone", "juice
 
 
 def kind_of(path: Path, mounts: Iterable[str] | None = None) -> str:
-    """Type of the file system that holds a path, such as ``ext4``; ``unknown`` where the kernel does not say.
+    """Type of the file system that holds a path, such as ``ext4``; ``unknown`` if the kernel does not say.
 
     Args:
         path: absolute; what does not exist yet is looked for at the nearest parent that does.

@@ -57,7 +57,7 @@ def table() -> dict[int, Entry]:
 
 
 def read_process(pid: int) -> Entry | None:
-    """One process; None where it is gone."""
+    """One process; None if it has ended."""
     data = _read(f"/proc/{pid}/stat")
     fields = data.rpartition(b")")[2].split()  # the program's name before it may hold anything
     return Entry(pid, int(fields[1]), int(fields[19]), fields[0].decode()) if len(fields) > 19 else None
@@ -160,7 +160,7 @@ def _send(entry: Entry, number: int) -> None:
 
 
 def group(pid: int) -> int | None:
-    """Its process group; None where it is gone."""
+    """Its process group; None if it has ended."""
     try:
         return os.getpgid(pid)
     except OSError:
@@ -168,8 +168,7 @@ def group(pid: int) -> int | None:
 
 
 def catchers(root: int, number: int) -> list[Entry]:
-    """The processes from ``root`` downwards that have a handler for a signal, without those below one that has; where none has,
-    none."""
+    """The processes from ``root`` downwards that have a handler for a signal, without those below such a process."""
     known = table()
     found: list[Entry] = []
     open_ = [root]

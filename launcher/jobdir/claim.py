@@ -35,10 +35,10 @@ class Claim:
 
 
 def take(attempt: AttemptPaths) -> bool:
-    """Claim an attempt for this process; False where it is taken already, also by this process.
+    """Claim an attempt for this process; False if it is taken already, also by this process.
 
     Raises:
-        OSError: where the job directory cannot be written.
+        OSError: if the job directory cannot be written.
     """
     attempt.create()
     job_id, cluster = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_CLUSTER_NAME")

@@ -39,7 +39,7 @@ class AttemptEnd:
         """Write ``end.json`` in one step.
 
         Raises:
-            OSError: where it cannot be written.
+            OSError: if it cannot be written.
         """
         replace_text(attempt.end, as_text(asdict(self)), durable=True)
         release(attempt.root)

@@ -21,7 +21,7 @@ def separator(attempt: int) -> bytes:
 
 
 def end_of(path: Path) -> bytes:
-    """The last `TAIL_BYTES` of a log; empty where there is none."""
+    """The last `TAIL_BYTES` of a log; empty if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

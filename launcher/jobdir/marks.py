@@ -25,15 +25,15 @@ class RankMark:
     """Process id of the part of the wrapper that owns the program and all that comes from it."""
     attempt: int = 1
     pid: int | None = None
-    """Process id of the user's program; None where it could not be started."""
+    """Process id of the user's program; None if it could not be started."""
     started: float = 0.0
     """Unix time, seconds."""
     heartbeat: float = 0.0
     """Unix time of the last sign of life, seconds.  Where the file cannot be rewritten, its modification time changes instead."""
     ended: float | None = None
-    """Unix time, seconds; None while it runs, or where the wrapper was killed before it could say."""
+    """Unix time, seconds; None while it runs, or if the wrapper was killed before it could say."""
     exit_code: int | None = None
-    """The program's own code; 128 + n where signal n ended it."""
+    """The program's own code; 128 + n if signal n ended it."""
     signal: int | None = None
     """The signal that ended it."""
     stopped: bool = False
@@ -99,5 +99,5 @@ def read_marks(attempt: AttemptPaths, ranks: int) -> list[RankMark | None]:
 
 
 def read_mark(path: Path) -> RankMark | None:
-    """One mark; None where it is not there, or cannot be read."""
+    """One mark; None if it is missing or damaged."""
     return read_as(RankMark, path)

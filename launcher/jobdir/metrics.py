@@ -78,7 +78,7 @@ class MetricsFollower:
         self.latest = epoch
 
     def time_left(self) -> float | None:
-        """Seconds until the end, from the mean of the last five epochs; None where the total is unknown."""
+        """Seconds until the end, from the mean of the last five epochs; None if the total is unknown."""
         if self.latest is None or not self.latest.total:
             return None
         recent = self._durations[-5:]

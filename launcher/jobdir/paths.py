@@ -105,7 +105,7 @@ class JobPaths:
         return sorted(int(name) for name in names if re.fullmatch(r"\d{4,9}", name))
 
     def newest_attempt(self) -> AttemptPaths:
-        """The last attempt that is there, or the first, where none is."""
+        """The last attempt that is there, or the first if none is."""
         numbers = self.attempt_numbers()
         return self.attempt(numbers[-1] if numbers else 1)
 
@@ -117,7 +117,7 @@ class JobPaths:
         """Make the directories.
 
         Raises:
-            UsageError: where the job directory exists or cannot be made.
+            UsageError: if the job directory exists or cannot be made.
         """
         try:
             self.root.parent.mkdir(parents=True, exist_ok=True)
@@ -188,10 +188,10 @@ class AttemptPaths:
         return self.ranks / f"rank-{rank:04d}.json"
 
     def create(self) -> None:
-        """Make the directories, where they are not there.
+        """Make those directories that are missing.
 
         Raises:
-            OSError: where they cannot be made.
+            OSError: if they cannot be made.
         """
         for directory in (self.job.attempts, self.root, self.ranks):
             directory.mkdir(OTHERS_READ, exist_ok=True)
@@ -225,24 +225,3 @@ def list_jobs(root: Path) -> list[JobPaths]:
         raise UsageError(f"the directory of jobs {root} cannot be read: {error.strerror}") from error
     ids = [name for name in names if re.fullmatch(ID_PATTERN, name)]
     return [JobPaths(root / name) for name in sorted(ids, key=lambda name: (name[-20:-5], name))]
-
-
-def find_job(root: Path, wanted: str) -> JobPaths:
-    """The job with this id, this unique beginning of an id, or the newest one of this name.
-
-    Raises:
-        UsageError: where there is none, or several.
-    """
-    jobs = list_jobs(root)
-    for job in jobs:
-        if job.id == wanted:
-            return job
-    named = [job for job in jobs if job.id[:-21] == wanted]
-    if named:
-        return named[-1]
-    matches = [job for job in jobs if wanted and job.id.startswith(wanted)]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        raise UsageError(f"{wanted!r} fits {len(matches)} jobs: {', '.join(job.id for job in matches[:5])}")
-    raise UsageError(f"no job {wanted!r} under {root}; `hvdgrab-launch ls` shows what is there")

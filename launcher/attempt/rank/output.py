@@ -23,7 +23,7 @@ LAST = 1 << 13
 
 
 class Redactor:
-    """Replaces secret values in a stream of bytes, also where a value is cut by the stream's chunks.
+    """Replaces secret values in a stream of bytes, also if the chunks of the stream cut a value.
 
     A value of several lines is also hidden line by line: output often indents or prefixes lines.
     """
@@ -81,7 +81,7 @@ class LineBuffer:
         return text[:end]
 
     def finish(self) -> bytes:
-        """The last line, where it had no end."""
+        """The last line, if it had no end."""
         text, self._held = self._held, b""
         return text
 

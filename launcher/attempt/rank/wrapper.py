@@ -84,7 +84,7 @@ def _watch(keeper: int, parent: int, line: int, signals: SignalBox) -> int:
 
 
 def _end_descendants(seconds: float = 10.0) -> None:
-    """Whatever the keeper left, where it was killed."""
+    """End whatever the keeper left if it was killed."""
     last = time.monotonic() + seconds
     while (found := processes.descendants(os.getpid())) and time.monotonic() < last:
         processes.send(found, signal.SIGKILL)

@@ -58,6 +58,7 @@ def test_a_name_means_its_newest_job_or_the_newest_that_has_not_ended() -> None:
         ("lstm-2025", "'lstm-2025' fits 2 jobs: lstm-20250101-000000-aaaa, lstm-20250102-000000-abcd"),
         ("s", "'s' fits 4 jobs"),
         ("", "no job ''"),
+        *((wanted, f"no job {wanted!r}") for wanted in (".", "..", "../x", "/etc", "a/b")),
         ("lstn", "did you mean 'lstm'?"),
         ("zebra", "`hvdgrab-launch ls` shows what is there"),
     ],

@@ -10,7 +10,7 @@ from launcher.attempt.rank.output import LogFile
 from launcher.errors import UsageError
 from launcher.host.files import replace_text
 from launcher.jobdir.events import EventLog
-from launcher.jobdir.paths import ID_PATTERN, JobPaths, find_job, jobs_root, list_jobs, new_id
+from launcher.jobdir.paths import ID_PATTERN, JobPaths, jobs_root, list_jobs, new_id
 
 
 def make(root: Path, *names: str) -> None:
@@ -91,26 +91,10 @@ def test_root_is_option_then_variable_then_here(monkeypatch: pytest.MonkeyPatch,
     assert jobs_root("here") == tmp_path / "here"
 
 
-def test_jobs_are_found_by_id_name_and_unique_beginning(tmp_path: Path) -> None:
+def test_jobs_are_listed_by_age(tmp_path: Path) -> None:
     first, second, other = "a-20250101-000000-0001", "a-20250102-000000-0002", "ab-20250101-120000-0003"
     make(tmp_path, second, first, other)
     assert [job.id for job in list_jobs(tmp_path)] == [first, other, second], "oldest first, whatever the name"
-    assert find_job(tmp_path, first).id == first
-    assert find_job(tmp_path, "a").id == second, "a name means its newest job"
-    assert find_job(tmp_path, "ab-").id == other
-    with pytest.raises(UsageError, match="fits 2 jobs"):
-        find_job(tmp_path, "a-2025")
-    with pytest.raises(UsageError, match="no job 'c'"):
-        find_job(tmp_path, "c")
-
-
-@pytest.mark.parametrize("wanted", ["", ".", "..", "../x", "/etc", "a/b"])
-def test_nothing_outside_the_root_is_found(tmp_path: Path, wanted: str) -> None:
-    root = tmp_path / "jobs"
-    make(root, "a-20250101-000000-0001")
-    (tmp_path / "x").mkdir()
-    with pytest.raises(UsageError, match="no job"):
-        find_job(root, wanted)
 
 
 def test_links_and_foreign_directories_are_no_jobs(tmp_path: Path) -> None:
