@@ -21,15 +21,16 @@ from launcher.host.processes import alive, start_ticks
 from launcher.host.text import why
 from launcher.jobdir import variables
 from launcher.jobdir.claim import Claim
+from launcher.jobdir.paths import JobPaths
 
 if TYPE_CHECKING:
-    from launcher.jobdir.paths import JobPaths
     from launcher.jobdir.plan import Plan
 
 SUPERVISOR = "launcher.supervise"
 """The module that a supervisor runs; `_is_supervisor` recognises it in /proc."""
 Handle = Mapping[str, Any]
-"""What names a started supervisor for good; JSON, with ``kind``: ``{"kind": "process", "host", "pid", "pid_started"}`` or
+"""What names a started supervisor for good; JSON, with ``kind``: ``{"kind": "process", "host", "pid", "pid_started",
+"dir", "attempt"}`` or
 ``{"kind": "slurm", "job_id", "cluster"}``."""
 
 
@@ -43,6 +44,8 @@ class Alive:
     """Whether it has been started; False while a scheduler holds it back."""
     note: str | None = None
     """What people should know of one that was started: that a scheduler has suspended it."""
+    attempt: int | None = None
+    """The newest attempt that it has begun, if that is a later one than it was started for: a scheduler may put a job back."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,16 @@ class Gone:
     """What a scheduler says ended it, a cause of `launcher.attempt.judge`: for attempts that could not say it themselves."""
     reason: str | None = None
     """The same in words."""
+    attempt: int | None = None
+    """As `Alive.attempt`."""
+
+
+@dataclass(frozen=True)
+class HeldByAnother:
+    """It is gone, because another supervisor of the same attempt was quicker, and runs it."""
+
+    handle: Handle
+    """The other supervisor."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ class Unknown:
     reason: str
 
 
-Seen = Alive | Gone | Unknown
+Seen = Alive | Gone | HeldByAnother | Unknown
 
 
 class Unreachable(LauncherError):
@@ -157,16 +170,16 @@ class LocalStarter:
             said = why(error, plan.launch.python)
             raise StartError(f"what should run attempt {attempt} could not be started: {plan.launch.python}: {said}") from error
         self._children[process.pid] = process
-        return self._handle(process.pid, start_ticks(process.pid))
+        return self._handle(job, attempt, process.pid, start_ticks(process.pid))
 
     def find(self, job: JobPaths, attempt: int) -> Handle | None:
         """The process that claimed the attempt, on whatever host; if none has yet, a living one that was started for it."""
         claim = Claim.read(job.attempt(attempt))
         if claim is not None:
-            return self._handle(claim.pid, claim.pid_started, claim.host)
+            return self._handle(job, attempt, claim.pid, claim.pid_started, claim.host)
         for entry in marked(job.id, attempt):
             if _is_supervisor(entry.pid):
-                return self._handle(entry.pid, start_ticks(entry.pid))
+                return self._handle(job, attempt, entry.pid, start_ticks(entry.pid))
         return None
 
     def look(self, handles: Mapping[str, Handle]) -> Mapping[str, Seen]:
@@ -186,13 +199,24 @@ class LocalStarter:
         """Descriptors that become readable when a supervisor ends, for a loop that waits; empty on old kernels."""
         return list(self._watched.values())
 
-    def _handle(self, pid: int, started: int | None, host: str | None = None) -> Handle:
-        return {"kind": "process", "host": host or self._host, "pid": pid, "pid_started": started}
+    def _handle(self, job: JobPaths, attempt: int, pid: int, started: int | None, host: str | None = None) -> Handle:
+        process = {"kind": "process", "host": host or self._host, "pid": pid, "pid_started": started}
+        return {**process, "dir": str(job.root), "attempt": attempt}
 
     def _look(self, handle: Handle) -> Seen:
         if handle["host"] != self._host:
             return Unknown(f"it was begun on host {handle['host']}, which this host cannot ask")
-        return Alive() if alive(handle["pid"], handle["pid_started"]) else Gone()
+        return Alive() if alive(handle["pid"], handle["pid_started"]) else self._gone(handle)
+
+    def _gone(self, handle: Handle) -> Seen:
+        """What has become of the attempt of a process that has ended: another supervisor may have won the race for its claim."""
+        if "dir" not in handle:
+            return Gone()  # the version before wrote the handle
+        job = JobPaths(Path(handle["dir"]))
+        other = None if job.attempt(handle["attempt"]).end.exists() else self.find(job, handle["attempt"])
+        if other is None or other == handle or isinstance(self._look(other), Gone):
+            return Gone()
+        return HeldByAnother(other)
 
     def _collect(self) -> None:
         """Let go of children that have ended."""

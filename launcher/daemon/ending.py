@@ -16,7 +16,7 @@ from launcher.attempt.reasons import why_marks_are_missing
 from launcher.attempt.starter import Gone
 from launcher.attempt.sweep import sweep
 from launcher.daemon.context import Context, log, step
-from launcher.daemon.record import Job, Store
+from launcher.daemon.record import Job
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from launcher.host.clock import Unchanged
 from launcher.host.files import obstacle
@@ -47,6 +47,7 @@ SWEEP_GRACE = 3.0
 
 OWN_ENDS = (FINISHED, FAILURE, HANG, TIME_LIMIT)
 """Causes that hold although the job's end was asked for meanwhile: it had come to its end by itself."""
+PUT_BACK = "the scheduler put the job back; what ran the attempt left no word"
 Sweep = Callable[[str, float], tuple[int, list[int]]]
 
 
@@ -58,14 +59,26 @@ class Ending:
         self._store = context.store
         self._sweep = sweep_job
 
-    def ended(self, job: Job, gone: Gone | None = None) -> None:
-        """Note the end of a job's attempt, of which its supervisor is gone; ``gone`` may say more."""
-        gone = gone or Gone()
-        job = catch_up(self._store, job)
+    def ended(self, job: Job, gone: Gone) -> None:
+        """Note the end of a job's attempt whose supervisor is gone."""
+        job = self.catch_up(job, gone.attempt)
         attempt = JobPaths(Path(job.dir)).attempt(job.attempt)
         end = AttemptEnd.read(attempt)
         step("end-seen")
         self._note_end(job, corrected(end, gone) if end is not None else self._lost(job, attempt, gone))
+
+    def catch_up(self, job: Job, attempt: int | None) -> Job:
+        """The job at a later attempt that a scheduler has begun by itself; the ends of those before go into the record."""
+        if attempt is None or attempt <= job.attempt:
+            return job
+        paths = JobPaths(Path(job.dir))
+        with self._store.transaction() as record:
+            for number in range(job.attempt, attempt):
+                end = AttemptEnd.read(paths.attempt(number)) or AttemptEnd(number, FAILED, LOST_NODE, EXIT_FAILED, PUT_BACK)
+                record.add_end(job.id, number, asdict(end))
+            ended = job.attempts + attempt - job.attempt
+            changed = record.change(job.id, only_in=UNDER_WAY, attempt=attempt, attempts=ended)
+        return changed or job
 
     def not_started(self, job: Job, reason: str, *, final: bool = False) -> None:
         """Note an attempt that could not be started; ``final`` where another would not either."""
@@ -255,27 +268,6 @@ def _noted(events: list[dict[str, Any]], job: Job) -> bool:
         if event["event"] == "finished":
             return bool(event.get("state") == job.state)
     return False
-
-
-def catch_up(store: Store, job: Job) -> Job:
-    """The job at the newest attempt that was begun, with the ends of those before in the record; only SLURM begins any."""
-    if job.starter != "slurm":
-        return job
-    paths = JobPaths(Path(job.dir))
-    begun = [number for number in paths.attempt_numbers() if number > job.attempt and paths.attempt(number).claim.exists()]
-    if not begun:
-        return job
-    with store.transaction() as record:
-        for number in range(job.attempt, begun[-1]):
-            end = AttemptEnd.read(paths.attempt(number)) or _cut_off(number)
-            record.add_end(job.id, number, asdict(end))
-        passed = begun[-1] - job.attempt
-        changed = record.change(job.id, only_in=UNDER_WAY, attempt=begun[-1], attempts=job.attempts + passed)
-    return changed or job
-
-
-def _cut_off(number: int) -> AttemptEnd:
-    return AttemptEnd(number, FAILED, LOST_NODE, EXIT_FAILED, "SLURM put the job back; what ran the attempt left no word")
 
 
 def corrected(end: AttemptEnd, gone: Gone) -> AttemptEnd:

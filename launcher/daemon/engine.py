@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.attempt.starter import Alive, Gone, Seen, Unreachable
+from launcher.attempt.starter import Alive, Gone, HeldByAnother, Seen, Unknown
 from launcher.daemon.context import CLOSE, LOOK, START, STOP, Context, Faults
-from launcher.daemon.ending import Ending, RemoteSupervisors, catch_up
+from launcher.daemon.ending import Ending, RemoteSupervisors
 from launcher.daemon.lease import RENEW_SECONDS, LeaseLostError
 from launcher.daemon.queue import pick_jobs_to_start
 from launcher.daemon.record import Job, RecordError
@@ -26,10 +26,15 @@ QUEUE_SECONDS = 10.0
 """The queue is looked through at least so often, even where nothing seems to have changed."""
 BUSY_PAUSE, IDLE_PAUSE = 0.2, 1.0
 """Seconds until the next tick, while something is starting or stopping, and otherwise."""
+Waiting = tuple[str, int, float | None]
+"""One wait of a job: its id, its last attempt, and the end of the back-off."""
 
 
 class Engine:
-    """Drives all jobs; for one thread."""
+    """Drives all jobs; for one thread.
+
+    What it remembers from one tick to the next is only when to do something again: the record holds all else.
+    """
 
     def __init__(self, context: Context, ending: Ending | None = None) -> None:
         self._context = context
@@ -37,14 +42,17 @@ class Engine:
         self._ending = ending or Ending(context)
         self._starting = Starting(context, self._ending)
         self._faults = Faults(context)
-        self._elsewhere = RemoteSupervisors(context, self._ending)
-        self._looked: dict[str, float] = {}
-        self._due: dict[tuple[str, int], float] = {}
-        self._ready: set[tuple[str, int]] = set()
-        self._asked: dict[tuple[str, int], float] = {}
-        self._renewed: float | None = None
-        self._queue_at = 0.0
-        self._queue_seen = -1
+        self._remote = RemoteSupervisors(context, self._ending)
+        self._look_at: dict[str, float] = {}
+        """From when on each starter may be asked again about its supervisors, by its name."""
+        self._due_at: dict[Waiting, float] = {}
+        """When each waiting job may start: set once, when it is first seen to wait, and kept for as long as it waits."""
+        self._asked_at: dict[tuple[str, int], float] = {}
+        """When the supervisor of a cancelled job was last asked to stop, by job and attempt."""
+        self._renew_at = float("-inf")
+        """When the lease is to be renewed."""
+        self._queue_seen, self._queue_seen_at = -1, float("-inf")
+        """The record's count of changes when the queue was last looked through, and the time of that."""
 
     def tick(self, now: float) -> float:
         """Look at everything once.
@@ -56,16 +64,14 @@ class Engine:
             Seconds until the next tick is useful, unless something wakes the loop before.
 
         Raises:
-            LeaseLostError: where another daemon has taken the record over.
-            RecordError: where the record cannot be used; nothing was done that it does not hold.
+            LeaseLostError: if another daemon has taken the record over.
+            RecordError: if the record cannot be used; nothing was done that it does not hold.
         """
         self._renew(now)
-        busy = False
-        for job in self._store.find((STARTING, UNKNOWN)):
-            if job.handle is None:
-                busy = True
-                if self._starting.may_start(job, now):
-                    self._guarded(job, START, self._starting.confirm, job, now)
+        unconfirmed = [job for job in self._store.find((STARTING, UNKNOWN)) if job.handle is None]
+        for job in unconfirmed:
+            if self._starting.may_start(job, now):
+                self._guarded(job, START, self._starting.confirm, job, now)
         self._look(now)
         under_way = self._store.find(UNDER_WAY)
         for job in under_way:
@@ -75,10 +81,10 @@ class Engine:
         for job in self._store.find(FINAL, closed=False):
             if self._guarded(job, CLOSE, self._ending.close, job):
                 self._faults.forget(job)
-        busy = busy or any(
-            (job.state == STARTING or job.cancel) and not self._context.starters[job.starter].interval for job in under_way
-        )
-        return min(BUSY_PAUSE if busy else IDLE_PAUSE, max(0.01, min(self._due.values(), default=now + IDLE_PAUSE) - now))
+        changing = (job for job in under_way if job.state == STARTING or job.cancel)
+        busy = bool(unconfirmed) or any(not self._context.starters[job.starter].interval for job in changing)
+        next_due = min((at for at in self._due_at.values() if at > now), default=now + IDLE_PAUSE)
+        return min(BUSY_PAUSE if busy else IDLE_PAUSE, max(0.01, next_due - now))
 
     def _guarded(self, job: Job, kind: str, action: Callable[..., None], *arguments: object) -> bool:
         """Keep what goes wrong with one job from the others; returns whether nothing did."""
@@ -93,17 +99,17 @@ class Engine:
         return True
 
     def _renew(self, now: float) -> None:
-        if self._renewed is None or now - self._renewed >= RENEW_SECONDS:
+        if now >= self._renew_at:
             self._store.renew()
-            self._renewed = now
+            self._renew_at = now + RENEW_SECONDS
 
     def _look(self, now: float) -> None:
         jobs = [job for job in self._store.find(UNDER_WAY) if job.handle is not None]
         for name, starter in self._context.starters.items():
             mine = {job.id: job for job in jobs if job.starter == name}
-            if not mine or now < self._looked.get(name, -starter.interval) + starter.interval:
+            if not mine or now < self._look_at.get(name, now):
                 continue
-            self._looked[name] = now
+            self._look_at[name] = now + starter.interval
             try:
                 seen = starter.look({job_id: job.handle for job_id, job in mine.items() if job.handle is not None})
             except (RecordError, LeaseLostError):
@@ -113,52 +119,34 @@ class Engine:
                 continue
             self._faults.over_starter(name)
             for job_id, answer in seen.items():
-                job = mine[job_id]
-                self._guarded(job, LOOK, self._seen, job, answer)
+                self._guarded(mine[job_id], LOOK, self._seen, mine[job_id], answer)
 
     def _seen(self, job: Job, answer: Seen) -> None:
-        if isinstance(answer, Alive):
-            self._alive(job, answer)
-        elif isinstance(answer, Gone):
-            if not self._found_elsewhere(job):
+        match answer:
+            case Alive():
+                job = self._ending.catch_up(job, answer.attempt)
+                running = answer.running and (job.state == RUNNING or _has_ranks(job))
+                self._set(job, RUNNING if running else STARTING, answer.note if running else answer.detail)
+            case Gone():
                 self._ended(job, answer)
-        elif job.handle is not None and job.handle.get("kind") == "process":
-            self._seen_elsewhere(job, answer.reason)
-        else:
-            self._set(job, UNKNOWN, answer.reason)
+            case HeldByAnother():
+                with self._store.transaction() as record:
+                    record.change(job.id, handle=answer.handle)
+            case Unknown() if job.handle is not None and job.handle.get("kind") == "process":
+                self._seen_remote(job, answer.reason)
+            case Unknown():
+                self._set(job, UNKNOWN, answer.reason)
 
-    def _seen_elsewhere(self, job: Job, reason: str) -> None:
+    def _seen_remote(self, job: Job, reason: str) -> None:
         """A process of another host: its last act shows that it has ended, and its silence that it may have been lost."""
-        if _attempt_ended(job):
-            self._ended(job)
-        elif not self._elsewhere.given_up(job):
-            self._set(job, UNKNOWN, self._elsewhere.reason(job, reason))
+        if JobPaths(Path(job.dir)).attempt(job.attempt).end.exists():
+            self._ended(job, Gone())
+        elif not self._remote.given_up(job):
+            self._set(job, UNKNOWN, self._remote.reason(job, reason))
 
-    def _alive(self, job: Job, answer: Alive) -> None:
-        job = catch_up(self._store, job)
-        running = answer.running and (job.state == RUNNING or _has_ranks(job))
-        self._set(job, RUNNING if running else STARTING, answer.note if running else answer.detail)
-
-    def _ended(self, job: Job, gone: Gone | None = None) -> None:
+    def _ended(self, job: Job, gone: Gone) -> None:
         self._ending.ended(job, gone)
-        self._asked.pop((job.id, job.attempt), None)
-
-    def _found_elsewhere(self, job: Job) -> bool:
-        """Whether another supervisor holds the attempt than the one that is gone: the one that lost the race for the claim."""
-        starter = self._context.starters[job.starter]
-        paths = JobPaths(Path(job.dir))
-        if paths.attempt(job.attempt).end.exists():
-            return False
-        try:
-            handle = starter.find(paths, job.attempt)
-            if handle is None or handle == job.handle or isinstance(starter.look({job.id: handle})[job.id], Gone):
-                return False
-        except Unreachable as error:
-            self._set(job, UNKNOWN, str(error))
-            return True
-        with self._store.transaction() as record:
-            record.change(job.id, handle=handle)
-        return True
+        self._asked_at.pop((job.id, job.attempt), None)
 
     def _set(self, job: Job, state: str, reason: str | None) -> None:
         if (job.state, job.reason) == (state, reason):
@@ -170,22 +158,22 @@ class Engine:
         self._context.changed()
 
     def _stop(self, job: Job, now: float) -> None:
-        """Ask a cancelled job's supervisor to stop; kill it where it does not."""
+        """Ask a cancelled job's supervisor to stop; kill it if it does not."""
         key = (job.id, job.attempt)
-        asked = self._asked.get(key)
+        asked = self._asked_at.get(key)
         if job.handle is None or (asked is not None and now < asked + KILL_AFTER):
             return
         if asked is None:
             Stop(CANCELLED, "the user").write(JobPaths(Path(job.dir)).attempt(job.attempt))
         self._context.starters[job.starter].stop(job.handle, kill=asked is not None)
-        self._asked[key] = now
+        self._asked_at[key] = now
 
     def _start_due(self, now: float) -> None:
         if not self._queue_changed(now):
             return
         waiting = self._store.find(WAITING)
-        self._forget_others({(job.id, job.attempt) for job in waiting})
-        due = [job for job in waiting if self._is_due(job, now) and self._starting.may_start(job, now)]
+        self._due_at = {_waiting(job): self._due_at.get(_waiting(job), now + self._back_off(job)) for job in waiting}
+        due = [job for job in waiting if self._due_at[_waiting(job)] <= now and self._starting.may_start(job, now)]
         needed = sorted({other for job in due for other in job.depends_on})
         picked = pick_jobs_to_start(due, self._store.find(UNDER_WAY), self._store.states(needed), self._context.capacity)
         self._context.reasons.clear()
@@ -202,29 +190,21 @@ class Engine:
 
     def _queue_changed(self, now: float) -> bool:
         """Whether it is worth looking through the queue: something was added or ended, a back-off is over, or it is time."""
-        due = any(at <= now for at in self._due.values())
-        if self._store.changes == self._queue_seen and now < self._queue_at and not due:
+        became_due = any(self._queue_seen_at < at <= now for at in self._due_at.values())
+        if self._store.changes == self._queue_seen and now < self._queue_seen_at + QUEUE_SECONDS and not became_due:
             return False
-        self._queue_seen, self._queue_at = self._store.changes, now + QUEUE_SECONDS
+        self._queue_seen, self._queue_seen_at = self._store.changes, now
         return True
 
-    def _forget_others(self, waiting: set[tuple[str, int]]) -> None:
-        self._due = {key: at for key, at in self._due.items() if key in waiting}
-        self._ready &= waiting
+    def _back_off(self, job: Job) -> float:
+        """Seconds that a job has to wait from now on; never more than was meant, even if the clock was set back."""
+        if job.next_try is None:
+            return 0.0
+        return max(0.0, min(job.next_try - self._context.clock.wall(), job.delay or 0.0))
 
-    def _is_due(self, job: Job, now: float) -> bool:
-        """Whether a back-off is over, by the steady clock: a clock that was set back makes nobody wait longer than was meant."""
-        key = (job.id, job.attempt)
-        if job.next_try is None or key in self._ready:
-            return True
-        if key not in self._due:
-            left = min(job.next_try - self._context.clock.wall(), job.delay or 0.0)
-            self._due[key] = now + max(0.0, left)
-        if self._due[key] > now:
-            return False
-        del self._due[key]
-        self._ready.add(key)
-        return True
+
+def _waiting(job: Job) -> Waiting:
+    return job.id, job.attempt, job.next_try
 
 
 def _has_ranks(job: Job) -> bool:
@@ -232,7 +212,3 @@ def _has_ranks(job: Job) -> bool:
         return any(JobPaths(Path(job.dir)).attempt(job.attempt).ranks.glob("rank-*.json"))
     except OSError:
         return False
-
-
-def _attempt_ended(job: Job) -> bool:
-    return JobPaths(Path(job.dir)).attempt(job.attempt).end.exists()

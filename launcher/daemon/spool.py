@@ -1,8 +1,9 @@
 """The spool: a YAML file that is put into the directory becomes a job.
 
-A file is taken when it has not changed for a while, so that it may be written slowly; names that begin with a dot, or end like
-those of half-written files, are passed over, so that it may be moved into place.  What was taken lies in ``done/``, what was
-refused in ``refused/`` with the reason beside it; so does, after a while, whatever else is put there.
+A file is taken when it has not changed for a while and nobody holds it open for writing, so that it may be written slowly.
+Names that begin with a dot, or end like those of half-written files, are ignored, so that it may be moved into place.  What was
+taken lies in ``done/``, what was refused in ``refused/`` with the reason beside it; so does, after a while, whatever else is put
+there.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import re
 import shutil
 import stat
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from launcher.daemon.context import Context, log, step
 from launcher.daemon.http.messages import Submission
+from launcher.daemon.record import Job
 from launcher.daemon.requests import Requests
 from launcher.errors import LauncherError, UnreachableError, UsageError
-from launcher.host.files import replace_text
+from launcher.host.files import as_text, read_as, replace_text
+from launcher.host.processes import files_open_for_writing
 from launcher.jobdir import variables
 from launcher.plan.prepare import Prepared, prepare, write_directory
 
@@ -39,9 +42,20 @@ LONGEST = 160
 """Bytes of a name: the files beside it add to it, and file systems end at 255."""
 _OWN = ("taken", "done", "refused")
 Fingerprint = tuple[int, ...]
+"""A file's inode, size, time of change in ns, and mode."""
 
 Prepare = Callable[[str, str], list[Prepared]]
 """From a file's path and the directory of jobs to the jobs."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The jobs that a file becomes: beside the file while it lies in ``taken/``, so that it becomes each of them once."""
+
+    file: str = ""
+    """Its `Fingerprint`, as text."""
+    jobs: tuple[str, ...] = ()
+    """Ids, in the order of the file."""
 
 
 class Spool:
@@ -71,15 +85,22 @@ class Spool:
             self._recover_at = now + RECOVER_SECONDS
             self.recover()
         present = self._files()
-        self._seen = {name: self._seen[name] for name in self._seen if name in present}
-        for name, found in present.items():
-            before = self._seen.get(name)
-            if before is None or before[0] != found:
-                self._seen[name] = (found, now)
-            elif now - before[1] >= (SETTLED_SECONDS if _is_job(name, found) else ODD_SECONDS):
-                del self._seen[name]
-                self._take(name)
+        self._seen = {name: (found, self._since(name, found, now)) for name, found in present.items()}
+        for name in self._settled(now):
+            del self._seen[name]
+            self._take(name)
         return SETTLED_SECONDS if self._seen else None
+
+    def _since(self, name: str, found: Fingerprint, now: float) -> float:
+        """Since when a file is as it is now."""
+        before, since = self._seen.get(name, (None, now))
+        return since if before == found else now
+
+    def _settled(self, now: float) -> list[str]:
+        """The files that have not changed for long enough, and that nobody holds open for writing."""
+        still = [name for name, (found, since) in self._seen.items() if now - since >= _settling_seconds(name, found)]
+        written = files_open_for_writing(still) if still else set()
+        return [name for name in still if self._seen[name][0][0] not in written]
 
     def recover(self) -> None:
         """Go on with what was taken and could not be handed over, or was not before a crash."""
@@ -135,21 +156,29 @@ class Spool:
             self._put(path, self._done)
 
     def _prepared(self, path: Path) -> list[Prepared]:
-        """The jobs of a file that are not in the record yet; half-made directories of an earlier beginning are removed."""
-        notes, name = _notes(path), ":".join(map(str, _fingerprint(path.lstat())))
-        earlier = notes.read_text("utf-8").split() if notes.exists() else []
-        earlier = earlier[1:] if earlier[:1] == [name] else []  # those of an earlier file of this name are not meant
-        known = [self._context.store.get(job_id) for job_id in earlier]
-        for job_id, job in zip(earlier, known, strict=True):
+        """The jobs of a file that are not in the record yet; half-made directories of an earlier beginning are removed.
+
+        Raises:
+            UsageError: if the file is no job, or if the version before has begun to submit it.
+        """
+        if (old := path.with_name(f".{path.name}.ids")).exists():
+            old.unlink()
+            raise UsageError("the version before had begun to submit it: if `ls` does not show its jobs, put it here again")
+        fingerprint = _fingerprint(path.lstat())
+        taken = read_as(Taken, _notes(path)) or Taken()
+        jobs: list[Job | None] = []
+        for job_id in taken.jobs if taken.file == str(fingerprint) else ():  # else an earlier file of this name was meant
             root = Path(self._jobs) / job_id
-            if job is None and root.is_dir() and not root.is_symlink():
+            jobs.append(self._context.store.get(job_id))
+            if jobs[-1] is None and root.is_dir() and not root.is_symlink():
                 shutil.rmtree(root)
         prepared = self._prepare(str(path), self._jobs)
-        known += [None] * (len(prepared) - len(known))
-        ids = [job.id if job is not None else entry.job.id for job, entry in zip(known, prepared, strict=False)]
-        replace_text(notes, "\n".join([name, *ids]), durable=True)
-        left = [entry for job, entry in zip(known, prepared, strict=False) if job is None]
-        group = next((job.group_name for job in known if job is not None), None)
+        jobs += [None] * (len(prepared) - len(jobs))
+        pairs = list(zip(jobs, prepared, strict=False))
+        ids = tuple(job.id if job is not None else entry.job.id for job, entry in pairs)
+        replace_text(_notes(path), as_text(asdict(Taken(str(fingerprint), ids))), durable=True)
+        left = [entry for job, entry in pairs if job is None]
+        group = next((job.group_name for job in jobs if job is not None), None)
         return [replace(entry, plan=entry.plan.for_job(group=group)) for entry in left] if group is not None else left
 
     def _hand_over(self, entry: Prepared) -> None:
@@ -222,8 +251,8 @@ def _prepare(file: str, root: str) -> list[Prepared]:
 
 
 def _notes(path: Path) -> Path:
-    """Which jobs a file that was taken has become."""
-    return path.with_name(f".{path.name}.ids")
+    """Where the `Taken` of a file lies."""
+    return path.with_name(f".{path.name}.taken.json")
 
 
 def _short(path: Path) -> str:
@@ -243,8 +272,9 @@ def _fingerprint(info: os.stat_result) -> Fingerprint:
     return info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode
 
 
-def _is_job(name: str, found: Fingerprint) -> bool:
-    return name.lower().endswith(ENDINGS) and not stat.S_ISDIR(found[3])
+def _settling_seconds(name: str, found: Fingerprint) -> float:
+    is_job = name.lower().endswith(ENDINGS) and not stat.S_ISDIR(found[-1])
+    return SETTLED_SECONDS if is_job else ODD_SECONDS
 
 
 def check_file(path: Path) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
@@ -116,6 +117,27 @@ def marked(variables: Iterable[bytes], known: dict[int, Entry] | None = None) ->
         for entry in processes.values()
         if entry.pid != own and entry.state not in "ZX" and _carries(entry.pid, wanted)
     ]
+
+
+def files_open_for_writing(names: Collection[str]) -> set[int]:
+    """Inodes of files that a process of this user, this one included, holds open for writing.
+
+    Args:
+        names: the last parts of the paths of interest.
+    """
+    found = set()
+    for descriptors in Path("/proc").glob("[0-9]*/fd"):
+        with suppress(OSError):  # the process has gone, or is another user's
+            for link in list(os.scandir(descriptors)):
+                with suppress(OSError):
+                    if Path(link.path).readlink().name in names and _is_written(descriptors.parent, link.name):
+                        found.add(link.stat().st_ino)
+    return found
+
+
+def _is_written(process: Path, descriptor: str) -> bool:
+    fields = _read(str(process / "fdinfo" / descriptor)).split()
+    return int(fields[fields.index(b"flags:") + 1], 8) & os.O_ACCMODE != os.O_RDONLY if b"flags:" in fields else False
 
 
 def _carries(pid: int, wanted: list[bytes]) -> bool:

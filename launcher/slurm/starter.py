@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -157,7 +158,7 @@ class SlurmStarter:
             groups.setdefault(self._queue(_reach(handle)), {})[job_id] = handle
         for queue, members in groups.items():
             snapshot = queue.snapshot(PATIENCE)
-            seen.update({job_id: self._judge(handle, snapshot) for job_id, handle in members.items()})
+            seen.update({job_id: _at_newest(self._judge(handle, snapshot), handle) for job_id, handle in members.items()})
             queue.wonder(frozenset(handle["job_id"] for handle in members.values() if self._wonders(handle, snapshot)))
         return seen
 
@@ -202,6 +203,15 @@ class SlurmStarter:
 
     def _queue(self, reach: Reach) -> Queue:
         return self._queues.setdefault(reach, Queue(reach, self.interval))
+
+
+def _at_newest(seen: Seen, handle: Handle) -> Seen:
+    """What was seen, with the newest attempt that the batch script has begun, if SLURM has put the job back."""
+    if not isinstance(seen, (Alive, Gone)):
+        return seen
+    job, first = JobPaths(Path(handle["dir"])), handle["attempt"]
+    begun = [number for number in job.attempt_numbers() if number > first and job.attempt(number).claim.exists()]
+    return replace(seen, attempt=begun[-1]) if begun else seen
 
 
 def _reach(handle: Handle) -> Reach:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from pathlib import Path
 
-from launcher.attempt.starter import Alive, Gone, LocalStarter, Unknown
+from launcher.attempt.starter import Alive, Gone, HeldByAnother, LocalStarter, Unknown
 from launcher.host.files import as_text, create_once
 from launcher.host.processes import own_identity
 from launcher.jobdir.claim import Claim
@@ -24,11 +24,18 @@ def claimed(folder: Path, **changes: object) -> JobPaths:
 
 def test_what_a_claim_names_is_found_and_looked_at(tmp_path: Path) -> None:
     starter = LocalStarter()
-    found = starter.find(claimed(tmp_path), 1)
+    job = claimed(tmp_path)
+    found = starter.find(job, 1)
     assert found is not None
     assert (found["pid"], starter.look({"a": found})["a"]) == (os.getpid(), Alive())
     gone = {**found, "pid_started": 1}
-    assert starter.look({"a": gone})["a"] == Gone()
+    assert starter.look({"a": gone})["a"] == HeldByAnother(found), "the one that has gone had lost the race for the claim"
+    assert starter.look({"a": {name: gone[name] for name in ("kind", "host", "pid", "pid_started")}})["a"] == Gone()
+    job.attempt(1).end.write_text("{}")
+    assert starter.look({"a": gone})["a"] == Gone(), "the attempt has ended"
+    job.attempt(1).end.unlink()
+    job.attempt(1).claim.unlink()
+    assert starter.look({"a": gone})["a"] == Gone(), "nobody else was started"
     starter.stop(gone, kill=True)  # another process has the number now: this one lives on
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from launcher.attempt.starter import Alive, Gone, Handle, Seen, StartError, Unknown, Unreachable
+from launcher.attempt.starter import Alive, Gone, Handle, HeldByAnother, Seen, StartError, Unknown, Unreachable
 from launcher.daemon.context import Context
 from launcher.daemon.dirs import Dirs
 from launcher.daemon.ending import Ending
@@ -99,7 +99,7 @@ class FakeStarter:
             self.living.add(pid)
         if self.lose_answers:
             raise Unreachable("socket timed out")
-        return self.handle(pid)
+        return self.handle(pid, job, attempt)
 
     def claim(self, job: JobPaths, attempt: int, pid: int) -> bool:
         paths = job.attempt(attempt)
@@ -110,20 +110,32 @@ class FakeStarter:
             self.started.append((job.id, attempt))
         return taken
 
-    def handle(self, pid: int) -> Handle:
-        return {"kind": "process" if self.name == "local" else "slurm", "host": self.host, "pid": pid, "pid_started": pid}
+    def handle(self, pid: int, job: JobPaths, attempt: int) -> Handle:
+        kind = "process" if self.name == "local" else "slurm"
+        return {"kind": kind, "host": self.host, "pid": pid, "pid_started": pid, "dir": str(job.root), "attempt": attempt}
 
     def find(self, job: JobPaths, attempt: int) -> Handle | None:
         if self.unknown:
             raise Unreachable(self.unknown)
         claim = Claim.read(job.attempt(attempt))
-        return self.handle(claim.pid) if claim is not None else None
+        return self.handle(claim.pid, job, attempt) if claim is not None else None
 
     def look(self, handles: Mapping[str, Handle]) -> Mapping[str, Seen]:
         self.looks += 1
         if self.unknown:
             return {job_id: Unknown(self.unknown) for job_id in handles}
-        return {job_id: Alive() if handle["pid"] in self.living else Gone(*self.word) for job_id, handle in handles.items()}
+        return {job_id: self.seen(handle) for job_id, handle in handles.items()}
+
+    def seen(self, handle: Handle) -> Seen:
+        job, attempt = JobPaths(Path(handle["dir"])), handle["attempt"]
+        begun = [number for number in job.attempt_numbers() if number > attempt and job.attempt(number).claim.exists()]
+        newest = begun[-1] if begun and self.name == "slurm" else None
+        if handle["pid"] in self.living:
+            return Alive(attempt=newest)
+        claim = Claim.read(job.attempt(attempt))
+        if claim is not None and claim.pid in self.living and not job.attempt(attempt).end.exists():
+            return HeldByAnother(self.handle(claim.pid, job, attempt))
+        return Gone(*self.word, attempt=newest)
 
     def stop(self, handle: Handle, kill: bool) -> None:
         self.stopped.append((handle["pid"], kill))

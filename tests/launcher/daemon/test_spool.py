@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -204,10 +205,39 @@ def test_notes_of_an_earlier_file_do_not_make_a_new_one_of_its_name_pass_for_don
     spool = Spool(world.context, world.requests)
     look(world, spool)
     ids = [job.id for job in world.requests.views(())]
-    (world.dirs.spool / "taken" / ".two.yaml.ids").write_text("\n".join(["1:2:3:4", *ids]))  # as a crash leaves them
+    notes = {"file": "(1, 2, 3, 4)", "jobs": ids}
+    (world.dirs.spool / "taken" / ".two.yaml.taken.json").write_text(json.dumps(notes))  # as a crash leaves them
     (world.dirs.spool / "two.yaml").write_text(TWO)
     look(world, spool)
     assert world.store.counts() == {"queued": 4}
+
+
+def test_a_file_that_the_version_before_had_begun_to_submit_is_refused_once(world: World) -> None:
+    spool = Spool(world.context, world.requests)
+    (world.dirs.spool / "taken").mkdir()
+    (world.dirs.spool / "taken" / "two.yaml").write_text(TWO)
+    (world.dirs.spool / "taken" / ".two.yaml.ids").write_text("1:2:3:4\na-20260101-000000-abcd\n")
+    look(world, spool)
+    assert "the version before had begun to submit it" in refusals(world)["two.yaml"]
+    (world.dirs.spool / "two.yaml").write_text(TWO)
+    look(world, spool)
+    assert world.store.counts() == {"queued": 2}
+
+
+def test_a_file_that_somebody_holds_open_for_writing_is_taken_whole_after_a_pause_of_any_length(world: World) -> None:
+    spool = Spool(world.context, world.requests)
+    half = len(TWO) // 2
+    with (world.dirs.spool / "two.yaml").open("w") as file:
+        file.write(TWO[:half])
+        file.flush()
+        for _ in range(5):
+            look(world, spool)
+            world.clock.now += 2.5
+        assert (world.store.counts(), refusals(world)) == ({}, {})
+        file.write(TWO[half:])
+    with (world.dirs.spool / "two.yaml").open():
+        look(world, spool)
+    assert world.store.counts() == {"queued": 2}, "who only reads it holds nobody up"
 
 
 def test_a_refusal_that_cannot_be_written_is_kept_until_it_can(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
