@@ -19,7 +19,7 @@ from launcher.daemon.context import Context, log, step
 from launcher.daemon.record import Job
 from launcher.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from launcher.host.clock import Unchanged
-from launcher.host.files import obstacle
+from launcher.host.files import from_object, obstacle
 from launcher.host.text import duration
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import read_events
@@ -155,10 +155,13 @@ class Ending:
         return tuple(left)
 
     def _verdict(self, job: Job, end: AttemptEnd, now: float) -> Verdict:
-        earlier = [_end_of(data) for data in self._store.ends(job.id, job.first_attempt)]
-        plan = self._plan(job)
-        if plan is None:  # without a plan there is nothing by which another attempt could be made
-            return Final(end.state, end.exit_code, end.reason)
+        ends = (from_object(AttemptEnd, data) for data in self._store.ends(job.id, job.first_attempt))
+        earlier = [known for known in ends if known is not None]
+        try:
+            plan = Plan.read(JobPaths(Path(job.dir)).plan)
+        except PlanFileError as error:
+            told = end.state != FAILED or not Path(job.dir).exists()
+            return Final(end.state, end.exit_code, end.reason if told else f"{end.reason}; no other attempt can be made: {error}")
         verdict = decide(plan.restart, [*earlier, end], now, self._context.random)
         elsewhere = bool(plan.placement.offered_hosts or plan.launch.backend == "slurm")
         return verdict if isinstance(verdict, Final) or elsewhere else replace(verdict, excluded_hosts=())
@@ -249,15 +252,6 @@ def _changes(verdict: Verdict, now: float) -> dict[str, Any]:
         "delay": max(0.0, verdict.at - now),
         "excluded": verdict.excluded_hosts,
     }
-
-
-def _end_of(data: dict[str, Any]) -> AttemptEnd:
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in data.items()
-        if name in AttemptEnd.__dataclass_fields__
-    }
-    return AttemptEnd(**values)
 
 
 def _noted(events: list[dict[str, Any]], job: Job) -> bool:

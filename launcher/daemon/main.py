@@ -24,7 +24,7 @@ from launcher.daemon.lease import LeaseHeldError, LeaseLostError
 from launcher.daemon.record import RecordError, Store
 from launcher.daemon.requests import Requests
 from launcher.daemon.settings import load
-from launcher.daemon.spawn import Starting
+from launcher.daemon.spawn import StartupMessages
 from launcher.daemon.spool import Spool
 from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError, UnreachableError, UsageError
 from launcher.host.files import obstacle
@@ -62,42 +62,43 @@ def run(dirs: Dirs, ready_fd: int | None) -> int:
         dirs: where its things are.
         ready_fd: where whoever started it hears that it is ready, or why it is not; None: on stderr.
     """
-    starting = Starting(ready_fd)
+    messages = StartupMessages(ready_fd)
     umask = os.umask(0o077)
     try:
         dirs.make()
         with locked(dirs), contextlib.ExitStack() as stack:
-            _log_to(dirs, also_stderr=not starting.background)
-            _serve(dirs, stack, starting, umask)
-    except LeaseHeldError as error:
-        if error.pid is not None and starting.background:
-            starting.waits(
-                f"process {error.pid} holds the record, and may have lost its socket: waiting {RETURN_SECONDS:.0f} s for it"
-            )
-            if spawn.listens(dirs, RETURN_SECONDS):
-                starting.ready(error.pid)  # the owner had lost its socket, and has made it again
-                return EXIT_OK
-        log.error("%s", error)
-        starting.failed(str(error))
-        return error.exit_code
-    except AlreadyRunningError as error:
-        if starting.background:
-            starting.ready(error.pid)  # whoever wanted a daemon has one
+            _log_to(dirs, also_stderr=not messages.background)
+            _serve(dirs, stack, messages, umask)
+    except (AlreadyRunningError, LeaseHeldError) as error:
+        if messages.background and error.pid is not None and _other_answers(error, dirs, messages):
+            messages.ready(error.pid)  # whoever wanted a daemon has one
             return EXIT_OK
-        starting.failed(str(error))
-        return error.exit_code
+        return _failed(error, messages)
     except LauncherError as error:
-        log.error("%s", error)
-        starting.failed(str(error))
-        return error.exit_code
+        return _failed(error, messages)
     except Exception as error:
         log.exception("the daemon ends by an error of its own")
-        starting.failed(f"the daemon ended by an error of its own, {error!r}; its log: {dirs.log}")
+        messages.failed(f"the daemon ended by an error of its own, {error!r}; its log: {dirs.log}")
         return EXIT_FAILED
     return EXIT_OK
 
 
-def _serve(dirs: Dirs, stack: contextlib.ExitStack, starting: Starting, umask: int) -> None:
+def _other_answers(error: AlreadyRunningError | LeaseHeldError, dirs: Dirs, messages: StartupMessages) -> bool:
+    """Whether the daemon that was there before can be used; one that had lost its socket soon makes it again."""
+    if isinstance(error, AlreadyRunningError):
+        return True
+    messages.waits(f"process {error.pid} holds the record, and may have lost its socket: waiting {RETURN_SECONDS:.0f} s for it")
+    return spawn.listens(dirs, RETURN_SECONDS)
+
+
+def _failed(error: LauncherError, messages: StartupMessages) -> int:
+    if not isinstance(error, AlreadyRunningError):  # the log is the other daemon's
+        log.error("%s", error)
+    messages.failed(str(error))
+    return error.exit_code
+
+
+def _serve(dirs: Dirs, stack: contextlib.ExitStack, messages: StartupMessages, umask: int) -> None:
     from launcher.daemon.http.app import build_app
     from launcher.daemon.http.server import ChangeNotifier, ReopeningServer
 
@@ -112,7 +113,7 @@ def _serve(dirs: Dirs, stack: contextlib.ExitStack, starting: Starting, umask: i
     stack.callback(server.stop)
     server.start()
     log.info("hvdgrab %s: process %d on %s, record %s", hvdgrab.__version__, os.getpid(), context.host, dirs.record)
-    starting.ready(os.getpid())
+    messages.ready(os.getpid())
     work(context, Engine(context), Spool(context, requests), waker, server.look)
     server.stop()
     store.close()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import re
 import select
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import launcher
 from launcher.daemon.dirs import Dirs
@@ -35,8 +37,6 @@ _KEPT = (
     "SLURM_CONF",
 )
 _KEPT_PREFIXES = (variables.PREFIX, "XDG_", "PYTHON", "LC_")
-_READY = b"ready "
-_WAITS = re.compile(rb"\Awaits ([^\n]*)\n")
 
 
 def start(dirs: Dirs, seconds: float = START_SECONDS) -> int:
@@ -58,12 +58,12 @@ def start(dirs: Dirs, seconds: float = START_SECONDS) -> int:
     finally:
         os.close(write)
     try:
-        said = read_startup_messages(read, seconds)
+        pid = read_startup_messages(read, seconds)
     finally:
         os.close(read)
-    if said.startswith(_READY) and listens(dirs, seconds):
-        return int(said.removeprefix(_READY))
-    raise UnreachableError(said.decode("utf-8", "replace").strip() or f"the daemon did not come up; its log: {dirs.log}")
+    if pid is None or not listens(dirs, seconds):
+        raise UnreachableError(f"the daemon did not come up; its log: {dirs.log}")
+    return pid
 
 
 def listens(dirs: Dirs, seconds: float) -> bool:
@@ -90,29 +90,8 @@ def daemon_environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": ":".join([root, *others]), "PYTHONSAFEPATH": "1"}
 
 
-def read_startup_messages(read: int, seconds: float) -> bytes:
-    """The last message of a starting daemon, `Starting.ready` or `Starting.failed`; prints what holds it up meanwhile.
-
-    Args:
-        read: the other end of the daemon's ``--ready-fd``.
-        seconds: after which what has been read is returned.
-    """
-    said = b""
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        if select.select([read], [], [], left)[0]:
-            part = os.read(read, 4096)
-            if not part:
-                break
-            said += part
-            while found := _WAITS.match(said):
-                said = said[found.end() :]
-                print(f"hvdgrab-launch: {found[1].decode('utf-8', 'replace')}", file=sys.stderr, flush=True)
-    return said
-
-
-class Starting:
-    """Whoever started this daemon, and waits to hear that it is ready, or why it is not."""
+class StartupMessages:
+    """What a starting daemon says to whoever started it and waits: JSON objects of one entry, a line each."""
 
     def __init__(self, ready_fd: int | None) -> None:
         self._ready_fd = ready_fd
@@ -120,28 +99,60 @@ class Starting:
         """Whether nobody reads its stderr."""
 
     def ready(self, pid: int) -> None:
-        """Say that a daemon, of this process id, is ready."""
-        self.write_startup_messages(_READY + str(pid).encode("ascii"))
+        """A daemon, of this process id, is ready: the last message."""
+        self._write_last({"ready": pid})
 
     def waits(self, text: str) -> None:
-        """Say what holds the start up: one line, before it is ready or has failed."""
-        if self._ready_fd is not None:
-            with contextlib.suppress(OSError):
-                os.write(self._ready_fd, f"waits {text}\n".encode("utf-8", "backslashreplace"))
+        """What holds the start up."""
+        self._write({"waits": text})
 
     def failed(self, text: str) -> None:
-        """Say why this daemon ends."""
+        """Why this daemon ends: the last message."""
         if not self.background:
             print(f"hvdgrab-launch: {text}", file=sys.stderr)
-        self.write_startup_messages(text.encode("utf-8", "backslashreplace"))
+        self._write_last({"failed": text})
 
-    def write_startup_messages(self, words: bytes) -> None:
-        """Only once: the number of the descriptor may stand for another file afterwards."""
+    def _write(self, message: Mapping[str, Any]) -> None:
         if self._ready_fd is not None:
             with contextlib.suppress(OSError):  # who started it has gone
-                os.write(self._ready_fd, words)
-                os.close(self._ready_fd)
+                os.write(self._ready_fd, json.dumps(message).encode("ascii") + b"\n")
+
+    def _write_last(self, message: Mapping[str, Any]) -> None:
+        """Write and close: the number of the descriptor may stand for another file afterwards."""
+        self._write(message)
+        if self._ready_fd is not None:
+            os.close(self._ready_fd)
             self._ready_fd = None
+
+
+def read_startup_messages(read: int, seconds: float) -> int | None:
+    """The process id of a daemon that has come up; None if it said nothing in time.  Prints what holds it up meanwhile.
+
+    Args:
+        read: the other end of the descriptor that `StartupMessages` writes to.
+        seconds: how long to wait for the last message.
+
+    Raises:
+        UnreachableError: if it has failed; the text is what it said.
+    """
+    said = b""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if not select.select([read], [], [], left)[0]:
+            continue
+        part = os.read(read, 4096)
+        if not part:
+            break
+        *lines, said = (said + part).split(b"\n")
+        for line in lines:
+            match json.loads(line):
+                case {"ready": int(pid)}:
+                    return pid
+                case {"failed": str(text)}:
+                    raise UnreachableError(text)
+                case {"waits": str(text)}:
+                    print(f"hvdgrab-launch: {text}", file=sys.stderr, flush=True)
+    return None
 
 
 def stop(dirs: Dirs, seconds: float = STOP_SECONDS) -> bool:

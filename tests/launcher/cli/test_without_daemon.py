@@ -8,12 +8,12 @@ import shutil
 import signal
 import time
 from functools import partialmethod
-from pathlib import Path
 
 import pytest
 
 from launcher.attempt.sweep import marked
 from launcher.daemon.http.client import Client
+from launcher.host.processes import start_ticks
 from tests.launcher.cli.home import Home, eventually, processes_of
 
 QUICK = "print('hello')"
@@ -64,7 +64,7 @@ def test_a_killed_a_hanging_and_a_restarted_daemon_are_told_apart(own_home: Home
             assert f"has not answered for 0 s; its log: {own_home.dirs.log}; if it stays so, `kill -9 {second}`" in hanging.stderr
     finally:
         os.kill(second, signal.SIGKILL)
-    eventually(lambda: not Path(f"/proc/{second}/cmdline").read_bytes() if Path(f"/proc/{second}").exists() else True)
+    eventually(lambda: start_ticks(second) is None)
     killed = own_home.call("daemon", "status")
     assert (killed.returncode, f"process {second}, ended without a word" in killed.stderr) == (3, True)
     assert "1 had not ended" in killed.stdout

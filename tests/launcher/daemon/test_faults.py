@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import sqlite3
@@ -277,6 +278,21 @@ def test_a_full_disk_under_a_job_directory_delays_its_start_and_says_so(world: W
     world.tick()
     assert (world.view(job).state, world.view(job).reason) == ("starting", None)
     assert world.starter.started == [(other, 1), (job, 1)]
+
+
+def test_jobs_of_the_version_before_end_with_the_reason_as_their_plans_cannot_be_used(world: World) -> None:
+    running, queued = world.submit("running", restart={"failure": 3}), world.submit("queued", depends_on=())
+    flat = {"version": 2, "job_id": queued, "ranks": 1, "backend": "local"}
+    world.paths(queued).plan.write_text(json.dumps(flat))
+    world.tick(times=2)
+    view = world.view(queued)
+    assert (view.state, world.view(running).state) == ("failed", "starting")
+    assert "was written by an earlier version of hvdgrab-launch" in (view.reason or "")
+    world.paths(running).plan.write_text(json.dumps(flat))
+    world.end(running, 1)
+    world.tick(times=2)
+    assert world.view(running).state == "failed"
+    assert "rank 0 ended with 1; no other attempt can be made: " in (world.view(running).reason or "")
 
 
 def test_a_read_only_job_directory_is_the_end_and_the_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
