@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from launcher.bootstrap.errors import BootstrapError, explain
+from launcher.bootstrap.errors import BootstrapError, failure
 
 _PERCENT = re.compile(rb"^\s*\[\s*(\d{1,3})%\]", re.MULTILINE)
 _SCRUBBED = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHONHOME", "PYTHONPATH", "PIP_TARGET", "PIP_PREFIX", "CMAKE_GENERATOR")
@@ -110,10 +110,10 @@ class Runner:
                 sink.flush()
                 code = self._follow(argv, sink.fileno(), path, progress, cwd, environ or self.environ, self.keep + keep)
         except OSError as error:
-            raise BootstrapError(explain(doing, str(error)), path) from error
+            raise failure(doing, str(error), path) from error
         output = path.read_text(errors="replace")
         if code != 0:
-            raise BootstrapError(explain(doing, output), path)
+            raise failure(doing, output, path)
         return output
 
     def _follow(

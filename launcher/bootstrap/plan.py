@@ -16,7 +16,7 @@ from launcher.bootstrap import bundled_mpi, disk, horovod_source, toolchain, whe
 from launcher.bootstrap.cache import Cache, Key
 from launcher.bootstrap.commands import Progress, Runner
 from launcher.bootstrap.environment import CONSTRAINTS, Environment, Facts
-from launcher.bootstrap.errors import NOT_ON_INDEX, BootstrapError
+from launcher.bootstrap.errors import BootstrapError, NotOnIndexError
 from launcher.bootstrap.steps import Stamps, Step
 from launcher.bootstrap.verify import verify
 
@@ -153,9 +153,7 @@ class Plan:
             return
         try:
             install(f"torch=={wanted}+cpu")
-        except BootstrapError as error:
-            if not error.sentence.startswith(NOT_ON_INDEX):
-                raise
+        except NotOnIndexError:
             self.say(_GENERAL_TORCH)
             disk.require_space({self.options.venv: disk.CUDA_BYTES})
             install(f"torch=={wanted}")

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bootstrap.errors import NOT_ON_INDEX, BootstrapError, explain
+from launcher.bootstrap.errors import BootstrapError, NotOnIndexError, failure
 
+NOT_ON_INDEX = "the package index that pip is set up with has no"
 OUTPUTS = {
     "no network": (
         "WARNING: Retrying (total=0) after connection broken by 'NewConnectionError: ' Failed to establish a new connection: "
@@ -29,25 +30,29 @@ CONSTRAINED = (
 
 
 def test_a_constrained_release_that_is_not_there_is_told_as_well() -> None:
-    assert explain("installing torch", CONSTRAINED).startswith(NOT_ON_INDEX + " torch ")
+    error = failure("installing torch", CONSTRAINED)
+    assert isinstance(error, NotOnIndexError)
+    assert error.sentence.startswith(NOT_ON_INDEX + " torch ")
 
 
 @pytest.mark.parametrize("expected", OUTPUTS)
 def test_known_failures_are_named(expected: str) -> None:
-    sentence = explain("installing torch", OUTPUTS[expected])
+    error = failure("installing torch", OUTPUTS[expected])
+    sentence = error.sentence
+    assert isinstance(error, NotOnIndexError) == (expected == NOT_ON_INDEX)
     assert expected in sentence
     assert "installing torch" in sentence
     assert "\n" not in sentence
 
 
 def test_an_unknown_failure_quotes_its_last_error() -> None:
-    sentence = explain("building Horovod", "fine\nx.cc:3:1: error: expected ';'\nmake[1]: leaving\n")
-    assert sentence == "building Horovod failed: x.cc:3:1: error: expected ';'"
+    error = failure("building Horovod", "fine\nx.cc:3:1: error: expected ';'\nmake[1]: leaving\n")
+    assert error.sentence == "building Horovod failed: x.cc:3:1: error: expected ';'"
 
 
 @pytest.mark.parametrize("output", ["", "  \n"])
 def test_silence_is_said_to_be_silence(output: str) -> None:
-    assert explain("building", output) == "building failed: it printed nothing"
+    assert failure("building", output).sentence == "building failed: it printed nothing"
 
 
 def test_the_log_is_named() -> None:

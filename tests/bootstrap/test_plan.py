@@ -13,7 +13,7 @@ from launcher.bootstrap import bundled_mpi, disk, environment, plan, toolchain, 
 from launcher.bootstrap.cache import Cache
 from launcher.bootstrap.commands import Runner
 from launcher.bootstrap.environment import Facts
-from launcher.bootstrap.errors import NOT_ON_INDEX, BootstrapError
+from launcher.bootstrap.errors import BootstrapError, NotOnIndexError
 from launcher.bootstrap.steps import perform
 from tests.bootstrap.test_cache import make_wheel
 
@@ -33,7 +33,7 @@ class Machine(Runner):
         self.commands.append(" ".join(words[words.index("pip") + 1 :] if "pip" in words else words))
         for word in words:
             if word in self.absent:
-                raise BootstrapError(f"{NOT_ON_INDEX} {word}")
+                raise NotOnIndexError(f"there is no {word}")
             name, found, version = word.partition("==")
             if found:
                 self.has[name] = version
