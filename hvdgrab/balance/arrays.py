@@ -1,4 +1,7 @@
-"""NumPy arrays and torch tensors alike, without importing torch: a process that has not loaded torch holds no tensor."""
+"""NumPy arrays and torch tensors alike: checks, conversion, and blocks of rows.
+
+This does not import torch: a process that has not loaded torch holds no tensor.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,12 @@ def is_torch(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def check_kind(name: str, value: object) -> None:
+    """Raise UsageError unless `value` is a NumPy array or a torch tensor."""
+    if not isinstance(value, np.ndarray) and not is_torch(value):
+        raise UsageError(f"{name} must be a NumPy array or a torch tensor, not {type(value).__name__}")
+
+
 def to_numpy(value: Array, name: str) -> NDArray[Any]:
     """`value` as a NumPy array: itself, or the memory of a tensor on the host, else a copy.
 
@@ -37,8 +46,7 @@ def to_numpy(value: Array, name: str) -> NDArray[Any]:
     """
     if isinstance(value, np.ndarray):
         return value
-    if not is_torch(value):
-        raise UsageError(f"{name} must be a NumPy array or a torch tensor, not {type(value).__name__}")
+    check_kind(name, value)
     tensor = value.detach().cpu()
     if str(tensor.dtype) == "torch.bfloat16":
         tensor = tensor.float()
@@ -51,6 +59,53 @@ def like(result: NDArray[Any], model: Array) -> Any:
     if isinstance(model, np.ndarray):
         return result
     return sys.modules["torch"].from_numpy(result).to(model.device)
+
+
+def device_of(array: Array) -> str:
+    """The device type of a tensor; "cpu" for NumPy arrays."""
+    return "cpu" if isinstance(array, np.ndarray) else str(array.device.type)
+
+
+def check_rows(differences: Array, running_sum: Array) -> None:
+    """Raise UsageError unless `differences` is a (m, d) floating-point array or tensor apart from the (d,) running sum."""
+    check_kind("differences", differences)
+    if differences.ndim != 2 or running_sum.ndim != 1 or differences.shape[1] != running_sum.shape[0]:
+        raise UsageError(
+            "differences must be (m, d) and running_sum (d,), "
+            f"not {tuple(differences.shape)} and {tuple(running_sum.shape)}"
+        )
+    given = _dtype(differences)
+    if given not in ("float16", "bfloat16", "float32", "float64"):
+        raise UsageError(f"differences must be float32 (or float16, bfloat16, float64), not {given}")
+    if device_of(differences) == device_of(running_sum) == "cpu":
+        _check_overlap(differences, running_sum)
+
+
+def check_input(differences: Array, running_sum: Array) -> None:
+    """Raise UsageError unless the arguments are those of `hvdgrab.balance.pair_balance`."""
+    check_kind("differences", differences)
+    check_kind("running_sum", running_sum)
+    if is_torch(differences) != is_torch(running_sum):
+        raise UsageError("differences and running_sum must both be NumPy arrays or both torch tensors")
+    check_rows(differences, running_sum)
+    if _dtype(running_sum) != "float32":
+        raise UsageError(f"running_sum must be float32, because it is updated in place; it is {_dtype(running_sum)}")
+    if isinstance(running_sum, np.ndarray):
+        if not running_sum.flags.writeable:
+            raise UsageError("running_sum is read-only, but it is updated in place")
+    elif differences.device != running_sum.device:
+        raise UsageError(f"differences are on {differences.device}, running_sum on {running_sum.device}: move one of them")
+
+
+def _dtype(array: Array) -> str:
+    return str(array.dtype).removeprefix("torch.")
+
+
+def _check_overlap(differences: Array, running_sum: Array) -> None:
+    kept = to_numpy(running_sum, "running_sum")
+    ends = {0, len(differences) - 1} if len(differences) else set()
+    if any(np.may_share_memory(to_numpy(differences[i], "differences"), kept) for i in ends):
+        raise UsageError("running_sum shares memory with differences: updating it would change rows still to come; copy it")
 
 
 def host_blocks(differences: Array, dtype: Any) -> Iterator[NDArray[Any]]:

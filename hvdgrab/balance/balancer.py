@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvdgrab.balance import backends
-from hvdgrab.balance.arrays import Array, is_torch, like, to_numpy
-from hvdgrab.balance.pairs import check_rows
+from hvdgrab.balance.arrays import Array, check_rows, is_torch, like, to_numpy
 from hvdgrab.balance.sign_rules import SignRule
 from hvdgrab.config import BalanceConfig
 from hvdgrab.errors import StateError, UsageError

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdgrab.balance.arrays import Array, is_torch, to_numpy
+from hvdgrab.balance.arrays import Array, check_kind, to_numpy
 from hvdgrab.balance.orders import is_permutation
 from hvdgrab.balance.streams import Purpose, generator
 from hvdgrab.errors import UsageError
@@ -154,8 +154,7 @@ def stored(gradients: Array) -> HerdingBound:
     Raises:
         UsageError: wrong kind or shape.
     """
-    if not isinstance(gradients, np.ndarray) and not is_torch(gradients):
-        raise UsageError(f"gradients must be a NumPy array or a torch tensor, not {type(gradients).__name__}")
+    check_kind("gradients", gradients)
     if gradients.ndim != 3:
         raise UsageError(f"gradients must be (W, n, d), not {tuple(gradients.shape)}")
     ranks, n, d = (int(size) for size in gradients.shape)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdgrab.balance.arrays import Array, is_torch, like, to_numpy
+from hvdgrab.balance.arrays import Array, check_kind, like, to_numpy
 from hvdgrab.balance.balancer import PairBalancer
 from hvdgrab.balance.base import Rule, derived_seed, settled
 from hvdgrab.balance.bounds import HerdingBound, Places, checked_orders
@@ -254,8 +254,7 @@ def _start(
 
 
 def _matrix_of(gradients: Array, parameters: Table | None, layers: Sequence[str] | None, normalise: bool) -> _Matrix:
-    if not isinstance(gradients, np.ndarray) and not is_torch(gradients):
-        raise UsageError(f"gradients must be a NumPy array or a torch tensor, not {type(gradients).__name__}")
+    check_kind("gradients", gradients)
     dtype = str(gradients.dtype).removeprefix("torch.")
     if gradients.ndim not in (2, 3) or dtype not in ("float16", "bfloat16", "float32", "float64"):
         raise UsageError(

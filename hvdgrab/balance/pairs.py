@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from hvdgrab.balance.arrays import Array, is_torch, to_numpy
-from hvdgrab.balance.backends import choose, device_of, run
+from hvdgrab.balance.arrays import Array, check_input, device_of
+from hvdgrab.balance.backends import choose, run
 from hvdgrab.balance.sign_rules import SignRule
-from hvdgrab.errors import UsageError
 
 _GREEDY = SignRule()
 
@@ -59,53 +56,7 @@ def balance_pairs(differences: Array, running_sum: Array, backend: str = "auto")
     Raises:
         ConfigError, UsageError: as `pair_balance`.
     """
-    _check(differences, running_sum)
+    check_input(differences, running_sum)
     m, d = differences.shape
     choice = choose(backend, device=device_of(differences), width=d, count=m, rule=_GREEDY)
     return run(choice.name, differences, running_sum, SignRule())
-
-
-def check_rows(differences: Array, running_sum: Array) -> None:
-    """Raise UsageError unless `differences` is a (m, d) floating-point array or tensor apart from the (d,) running sum."""
-    _check_kind("differences", differences)
-    if differences.ndim != 2 or running_sum.ndim != 1 or differences.shape[1] != running_sum.shape[0]:
-        raise UsageError(
-            "differences must be (m, d) and running_sum (d,), "
-            f"not {tuple(differences.shape)} and {tuple(running_sum.shape)}"
-        )
-    given = _dtype(differences)
-    if given not in ("float16", "bfloat16", "float32", "float64"):
-        raise UsageError(f"differences must be float32 (or float16, bfloat16, float64), not {given}")
-    if device_of(differences) == device_of(running_sum) == "cpu":
-        _check_overlap(differences, running_sum)
-
-
-def _check(differences: Array, running_sum: Array) -> None:
-    _check_kind("differences", differences)
-    _check_kind("running_sum", running_sum)
-    if is_torch(differences) != is_torch(running_sum):
-        raise UsageError("differences and running_sum must both be NumPy arrays or both torch tensors")
-    check_rows(differences, running_sum)
-    if _dtype(running_sum) != "float32":
-        raise UsageError(f"running_sum must be float32, because it is updated in place; it is {_dtype(running_sum)}")
-    if isinstance(running_sum, np.ndarray):
-        if not running_sum.flags.writeable:
-            raise UsageError("running_sum is read-only, but it is updated in place")
-    elif differences.device != running_sum.device:
-        raise UsageError(f"differences are on {differences.device}, running_sum on {running_sum.device}: move one of them")
-
-
-def _check_kind(name: str, value: object) -> None:
-    if not isinstance(value, np.ndarray) and not is_torch(value):
-        raise UsageError(f"{name} must be a NumPy array or a torch tensor, not {type(value).__name__}")
-
-
-def _dtype(array: Array) -> str:
-    return str(array.dtype).removeprefix("torch.")
-
-
-def _check_overlap(differences: Array, running_sum: Array) -> None:
-    kept = to_numpy(running_sum, "running_sum")
-    ends = {0, len(differences) - 1} if len(differences) else set()
-    if any(np.may_share_memory(to_numpy(differences[i], "differences"), kept) for i in ends):
-        raise UsageError("running_sum shares memory with differences: updating it would change rows still to come; copy it")

@@ -40,8 +40,8 @@ ROWS, SUM = torch.zeros(2, 3), torch.zeros(3)
     [
         (ROWS[0], SUM, r"\(3,\) and \(3,\)"),
         (ROWS, torch.zeros(4), r"\(2, 3\) and \(4,\)"),
-        (ROWS.int(), SUM, "not torch.int32"),
-        (ROWS, SUM.double(), "torch.float64"),
+        (ROWS.int(), SUM, "not int32"),
+        (ROWS, SUM.double(), "must be float32.* it is float64"),
         (ROWS, SUM.to("meta"), "move one"),
         (ROWS, SUM, "CUDA device, not on cpu"),
     ],

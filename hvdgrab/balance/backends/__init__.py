@@ -13,7 +13,7 @@ from hvdgrab.balance.sign_rules import SignRule, refuse_bad_sum
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["BACKENDS", "Choice", "choose", "device_of", "require", "run", "warm_up"]
+__all__ = ["BACKENDS", "Choice", "choose", "require", "run", "warm_up"]
 
 
 def run(name: str, differences: Array, running_sum: Array, rule: SignRule) -> tuple[Any, Any]:
@@ -61,11 +61,6 @@ def warm_up(name: str, precision: type[Any], rule: SignRule, width: int, device:
         kernels.warm_up(width, torch.float32, device)
     elif name != "reference":
         run(name, np.zeros((1, 1), dtype=precision), np.zeros(1, dtype=precision), SignRule(rule.kind, rule.damping))
-
-
-def device_of(array: Array) -> str:
-    """The device type of a tensor; "cpu" for NumPy arrays."""
-    return "cpu" if isinstance(array, np.ndarray) else str(array.device.type)
 
 
 def _on_device(name: str, differences: Array, running_sum: Array, rule: SignRule) -> tuple[Any, Any]:

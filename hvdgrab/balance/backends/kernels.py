@@ -14,13 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hvdgrab.errors import UsageError
+from hvdgrab.balance.arrays import check_input
 from hvdgrab.gpu import check_device, import_programs, on_device
 
 if TYPE_CHECKING:
     import torch
-
-_FLOATS = ("torch.float16", "torch.bfloat16", "torch.float32", "torch.float64")
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ def balance(
     """
     programs = import_programs("hvdgrab.balance.backends.programs")
     tiles = tiles or Tiles()
-    _check(differences, running_sum)
+    check_input(differences, running_sum)
     check_device(programs.decide, running_sum.device)
     m, d = differences.shape
     signs, dropped = _decisions(m, running_sum.device)
@@ -162,14 +160,3 @@ def _decisions(m: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor
 
 def _power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
-
-
-def _check(rows: torch.Tensor, running_sum: torch.Tensor) -> None:
-    if rows.ndim != 2 or running_sum.ndim != 1 or rows.shape[1] != running_sum.shape[0]:
-        shapes = f"{tuple(rows.shape)} and {tuple(running_sum.shape)}"
-        raise UsageError(f"differences must be (m, d) and running_sum (d,), not {shapes}")
-    if str(rows.dtype) not in _FLOATS or str(running_sum.dtype) != "torch.float32":
-        kinds = f"{rows.dtype} and {running_sum.dtype}"
-        raise UsageError(f"differences must be floating-point and running_sum float32, not {kinds}")
-    if rows.device != running_sum.device:
-        raise UsageError(f"differences are on {rows.device}, running_sum on {running_sum.device}: move one of them")
