@@ -19,7 +19,7 @@ from launcher.jobdir.claim import EXIT_CLAIMED
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan, PlanFileError
 from launcher.plan.planning import next_attempt
-from launcher.slurm.salloc import build_run
+from launcher.slurm.surroundings import build_run
 
 
 def read_plan(job: JobPaths, attempt: int) -> Plan:

@@ -31,7 +31,7 @@ from launcher.jobdir.plan import Plan
 from launcher.jobdir.words import CANCELLED, FAILED
 from launcher.plan.planning import next_attempt
 from launcher.plan.prepare import Prepared, write_directory
-from launcher.slurm.salloc import build_run
+from launcher.slurm.surroundings import build_run
 
 
 def run_here(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:

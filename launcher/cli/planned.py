@@ -29,9 +29,9 @@ def prepared_jobs(file: str, overrides: Sequence[str], jobs_dir: str | None) -> 
 
 
 def _query_site(jobs: Sequence[tuple[Spec, Plan]]) -> Sequence[str]:
-    from launcher.slurm import examine
+    from launcher.slurm.check import check
 
-    return examine.check(jobs, os.environ)
+    return check(jobs, os.environ)
 
 
 def validate(file: str, overrides: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:

@@ -112,7 +112,7 @@ def _time(view: JobView) -> str | None:
 
 def _slurm_job(attempt: AttemptPaths) -> tuple[str | None, str | None]:
     """The SLURM job of an attempt and its cluster; None if there is none."""
-    from launcher.slurm.naming import job_of  # the submission's modules are slow to import, and `ls` does without them
+    from launcher.slurm.submission import job_of  # the submission's modules are slow to import, and `ls` does without them
 
     return job_of(attempt)
 

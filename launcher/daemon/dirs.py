@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.errors import LauncherError
 from launcher.host.filesystem import is_network, kind_of
 from launcher.jobdir import variables
+from launcher.jobdir.paths import directory_in, make_directory, make_private, runtime_directory
 
 SOCKET_PATH_MOST = 107
 """Bytes that Linux takes in the path of a Unix socket, its final zero left out."""
@@ -33,10 +33,8 @@ class Dirs:
     def of_user(cls) -> Dirs:
         """Those of this process's user, as the environment says."""
         home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where HOME is unknown
-        state = _from(variables.STATE) or (_from("XDG_STATE_HOME") or home / ".local" / "state") / "hvdgrab"
-        below = _from("XDG_RUNTIME_DIR")
-        runtime = _from(variables.RUNTIME) or (below / "hvdgrab" if below else Path(f"/tmp/hvdgrab-{os.getuid()}"))
-        return cls(state, runtime)
+        state = directory_in(variables.STATE) or (directory_in("XDG_STATE_HOME") or home / ".local" / "state") / "hvdgrab"
+        return cls(state, runtime_directory())
 
     @property
     def record(self) -> Path:
@@ -91,45 +89,9 @@ class Dirs:
         check_socket_path(self.socket)
         make_private(self.environments)
         for directory in (self.state, self.spool):
-            _make(directory)
+            make_directory(directory)
             if not os.access(directory, os.W_OK | os.X_OK):
                 raise LauncherError(f"the directory {directory} cannot be written; set HVDGRAB_STATE to one that can")
-
-
-def _from(variable: str) -> Path | None:
-    value = os.environ.get(variable)
-    return Path(os.path.abspath(value)) if value else None  # noqa: PTH100 - resolve() would follow the user's links
-
-
-def _make(directory: Path) -> None:
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise LauncherError(f"the directory {directory} cannot be made: {error.strerror}") from error
-
-
-def make_private(directory: Path) -> None:
-    """Make a directory that is this user's alone.
-
-    Raises:
-        LauncherError: where it is a link, another user's, open to others, or cannot be made.
-    """
-    _make(directory)
-    check_private(directory)
-
-
-def check_private(directory: Path) -> None:
-    """Raises LauncherError unless a directory is this user's alone."""
-    try:
-        found = directory.lstat()
-    except OSError as error:
-        raise LauncherError(f"the directory {directory} cannot be looked at: {error.strerror}") from error
-    if not stat.S_ISDIR(found.st_mode):
-        raise LauncherError(f"{directory} is not a directory; remove it, or set HVDGRAB_RUNTIME to another place")
-    if found.st_uid != os.getuid():
-        raise LauncherError(f"{directory} belongs to user {found.st_uid}, not to you; set HVDGRAB_RUNTIME to another place")
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        raise LauncherError(f"{directory} is open to other users: `chmod 700 {directory}`")
 
 
 def check_socket_path(path: Path) -> None:

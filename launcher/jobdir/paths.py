@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.errors import UsageError
+from launcher.errors import LauncherError, UsageError
 from launcher.jobdir import variables
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -225,3 +226,51 @@ def list_jobs(root: Path) -> list[JobPaths]:
         raise UsageError(f"the directory of jobs {root} cannot be read: {error.strerror}") from error
     ids = [name for name in names if re.fullmatch(ID_PATTERN, name)]
     return [JobPaths(root / name) for name in sorted(ids, key=lambda name: (name[-20:-5], name))]
+
+
+def runtime_directory() -> Path:
+    """What belongs to this user and host alone: ``$HVDGRAB_RUNTIME``, ``$XDG_RUNTIME_DIR/hvdgrab``, or ``/tmp/hvdgrab-UID``."""
+    below = directory_in("XDG_RUNTIME_DIR")
+    return directory_in(variables.RUNTIME) or (below / "hvdgrab" if below else Path(f"/tmp/hvdgrab-{os.getuid()}"))
+
+
+def directory_in(variable: str) -> Path | None:
+    """The directory that an environment variable names, absolute; None if it names none."""
+    value = os.environ.get(variable)
+    return Path(os.path.abspath(value)) if value else None  # noqa: PTH100 - resolve() would follow the user's links
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory.
+
+    Raises:
+        LauncherError: if it cannot be made.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise LauncherError(f"the directory {directory} cannot be made: {error.strerror}") from error
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory that is this user's alone.
+
+    Raises:
+        LauncherError: if it is a link, another user's, open to others, or cannot be made.
+    """
+    make_directory(directory)
+    check_private(directory)
+
+
+def check_private(directory: Path) -> None:
+    """Raise LauncherError unless a directory is this user's alone."""
+    try:
+        found = directory.lstat()
+    except OSError as error:
+        raise LauncherError(f"the directory {directory} cannot be looked at: {error.strerror}") from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise LauncherError(f"{directory} is not a directory; remove it, or set HVDGRAB_RUNTIME to another place")
+    if found.st_uid != os.getuid():
+        raise LauncherError(f"{directory} belongs to user {found.st_uid}, not to you; set HVDGRAB_RUNTIME to another place")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise LauncherError(f"{directory} is open to other users: `chmod 700 {directory}`")

@@ -16,6 +16,8 @@ from launcher.jobdir.paths import AttemptPaths, JobPaths
 from launcher.jobdir.plan import Job, Launch, Placement, Slurm
 from launcher.plan.mpi import Options, options_of
 
+WHOLE_STEP = ("--distribution=block", "--kill-on-bad-exit=1", "--wait=0")
+"""Options of srun by which consecutive ranks share a node, and a rank that ends badly ends all others."""
 _CPU_BIND = {"none": "none", "core": "cores", "socket": "sockets", "numa": "ldoms"}
 """What srun calls the values of ``resources.binding``."""
 
@@ -23,8 +25,8 @@ _CPU_BIND = {"none": "none", "core": "cores", "socket": "sockets", "numa": "ldom
 def command(job: Job, placement: Placement, launch: Launch, slurm: Slurm | None) -> tuple[str, ...]:
     """The argv that starts the ranks in the way that ``launch.backend`` names.
 
-    For srun it is what a plan shows: `launcher.slurm.start` finds out inside the allocation which PMI works, and whether mpirun
-    takes srun's place.
+    For srun it is what a plan shows: `launcher.slurm.start_method` finds out inside the allocation which PMI works, and whether
+    mpirun takes the place of srun.
 
     Raises:
         PlanError: if the MPI at hand cannot be told where its ranks run.
@@ -105,7 +107,7 @@ def srun(
     per_node = -(-placement.ranks // nodes)
     argv += [f"--ntasks-per-node={per_node}"] if tasks >= per_node else []
     argv += [f"--cpus-per-task={placement.threads_per_rank}", f"--cpu-bind={_CPU_BIND[placement.binding]}"]
-    argv += ["--distribution=block", "--kill-on-bad-exit=1", "--wait=0", "--export=ALL", *options]
+    argv += [*WHOLE_STEP, "--export=ALL", *options]
     return (*argv, *wrapper(job, launch))
 
 

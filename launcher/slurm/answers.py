@@ -92,6 +92,17 @@ def parse_submitted(text: str) -> tuple[str, str | None]:
     raise NoAnswer(f"sbatch printed {text.strip()[:80]!r} and no job id")
 
 
+def seconds(limit: str) -> float | None:
+    """SLURM's ``days-hours:minutes:seconds`` in seconds; None for infinite and what is not understood."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", limit)
+    if found is None:
+        return None
+    days, hours, minutes, rest = (int(part) if part else 0 for part in found.groups())
+    if ":" not in limit:
+        return days * 86_400.0 + (rest * 3_600 if "-" in limit else rest * 60)
+    return days * 86_400.0 + hours * 3_600 + minutes * 60 + rest
+
+
 _TRANSPORT = (
     "socket timed out", "unable to contact slurm controller", "connect failure", "connection refused", "connection timed out",
     "zero bytes were transmitted", "unexpected message", "transport", "header lengths", "insane message", "temporarily unable",

@@ -13,12 +13,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
-from launcher.attempt.policy import Restart, decide
+from launcher.attempt.policy import Restart, Verdict, decide
 from launcher.attempt.report import report_unseen
 from launcher.attempt.supervisor import AlreadyClaimedError, SilentView
 from launcher.errors import EXIT_FAILED, EXIT_USAGE, LauncherError
@@ -35,11 +35,11 @@ from launcher.jobdir.stop import Stop
 from launcher.jobdir.words import FAILED
 from launcher.plan.facts import Allocation
 from launcher.plan.planning import next_attempt
+from launcher.slurm.causes import read_log, why
+from launcher.slurm.check import said_in_trial
 from launcher.slurm.commands import call
-from launcher.slurm.examine import said_in_trial
-from launcher.slurm.job_info import parse_job, said_in_log, why_stopped
-from launcher.slurm.run import SlurmRun
 from launcher.slurm.script import LOG, asked_of, script
+from launcher.slurm.surroundings import SlurmRun
 
 ASK_SECONDS = 5.0
 """Seconds that SLURM has to say why it ends the job; KillWait, 30 seconds by default, runs meanwhile."""
@@ -62,13 +62,9 @@ class Scheduler:
 
     def why(self) -> Stop | None:
         """Why SLURM ends the job; None where it does not, or does not say."""
-        with suppress(OSError), self._log.open("rb") as file:
-            file.seek(self._begin)
-            said = said_in_log(file.read(1 << 20).decode("utf-8", "replace"), self.allocation.job_id)
-            if said is not None:
-                return said
-        answer = self._call(("scontrol", "--oneliner", "show", "job", self.allocation.job_id), timeout=ASK_SECONDS)
-        return why_stopped(parse_job(answer), self.allocation.restarts)
+        number = self.allocation.job_id
+        ask = partial(self._call, ("scontrol", "--oneliner", "show", "job", number), timeout=ASK_SECONDS)
+        return why(number, read_log(self._log, self._begin), ask, self.allocation.restarts)
 
     def possible(self, text: str) -> bool:
         """Whether SLURM would take a batch script; where it does not say, it counts as taken."""
@@ -147,9 +143,8 @@ class BatchRun(SlurmRun):
 
 
 def run(job: JobPaths, base: int, scheduler: Scheduler, call_sleep: Callable[[float], None] = time.sleep) -> int:
-    """Run this start's attempt, and put the job back where another one is due; returns the exit code."""
+    """Run this start's attempt, and put the job back if another one is due; returns the exit code."""
     number = base + scheduler.allocation.restarts
-    events = EventLog(job)
     ends = note_lost(job, first_attempt(job, base), number)
     plan = place_plan(job, number, ends)
     with AskingBox(job, number, scheduler) as signals:
@@ -160,24 +155,45 @@ def run(job: JobPaths, base: int, scheduler: Scheduler, call_sleep: Callable[[fl
     if not isinstance(verdict, Restart):
         report_unseen(plan, job)
         return end.exit_code
-    if not asked_of(plan).requeue or job.cancel.exists():
-        return end.exit_code
     _ignore_signals()  # putting the job back ends this process too, and there is something left to do then
-    if end.cause == words.PREEMPTION and scheduler.why() is None and end.reason and "outside" in end.reason:
-        return end.exit_code  # who ended it is not known: perhaps a person who does not want it back
-    without = _without(plan, number, verdict.excluded_hosts, scheduler)
-    events.add("requeued", attempt=number, reason=verdict.reason, without=list(without))
-    fault = scheduler.requeue(verdict.at, without)
-    if fault is None:
+    unexplained = attempt.unexplained and scheduler.why() is None
+    if requeue_decision(plan, end, verdict, cancelled=job.cancel.exists(), unexplained=unexplained) and put_back(
+        job, plan, verdict, scheduler
+    ):
         call_sleep(30.0)  # SLURM ends this process now; an end of its own could be taken for the job's
-        return end.exit_code
-    events.add("requeue-failed", attempt=number, reason=fault)
-    print(f"hvdgrab-launch: the job could not be put back into the queue: {fault}", file=sys.stderr)
     return end.exit_code
 
 
+def requeue_decision(plan: Plan, end: AttemptEnd, verdict: Verdict, *, cancelled: bool, unexplained: bool) -> bool:
+    """Whether the job puts itself back into the queue.
+
+    Args:
+        plan: of the attempt that has ended.
+        end: how it ended.
+        verdict: of the restart policy.
+        cancelled: whether the job was cancelled.
+        unexplained: whether a signal ended the attempt, and SLURM does not say why it was sent: perhaps a person sent it who does
+            not want the job back.
+    """
+    if not isinstance(verdict, Restart) or cancelled or not asked_of(plan).requeue:
+        return False
+    return not (end.cause == words.PREEMPTION and unexplained)
+
+
+def put_back(job: JobPaths, plan: Plan, verdict: Restart, scheduler: Scheduler) -> bool:
+    """Put the job back into the queue; returns whether that was possible."""
+    events, number = EventLog(job), plan.job.attempt
+    without = _without(plan, number, verdict.excluded_hosts, scheduler)
+    events.add("requeued", attempt=number, reason=verdict.reason, without=list(without))
+    fault = scheduler.requeue(verdict.at, without)
+    if fault is not None:
+        events.add("requeue-failed", attempt=number, reason=fault)
+        print(f"hvdgrab-launch: the job could not be put back into the queue: {fault}", file=sys.stderr)
+    return fault is None
+
+
 def _without(plan: Plan, number: int, excluded: Sequence[str], scheduler: Scheduler) -> Sequence[str]:
-    """The nodes to do without; none where too few would be left, as the job would then wait for ever."""
+    """The nodes to do without; none if too few would be left, as the job would then wait for ever."""
     if not excluded:
         return ()
     return excluded if scheduler.possible(script(plan.without_hosts(excluded), number)) else ()

@@ -1,7 +1,8 @@
-"""What the scheduler says about all jobs of this user: one query per interval, however many jobs there are.
+"""What SLURM says about all jobs of this user: one cycle of questions an interval, however many jobs there are.
 
-The query runs in a thread of its own, so that a controller that does not answer holds nobody up: it is then not known what has
-become of the jobs, which is something else than that they are gone.
+A cycle asks squeue, then sacct about the jobs that the queue holds no more, then scontrol about those that failed.  It runs in a
+thread of its own, so that a controller that does not answer holds nobody up: what has become of the jobs is then not known, which
+is something else than that they are gone.
 """
 
 from __future__ import annotations
@@ -9,80 +10,114 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from launcher.host.program import Answer
 from launcher.slurm.answers import SACCT_FORMAT, SQUEUE_FORMAT, NoAnswer, Row, parse_sacct, parse_squeue
+from launcher.slurm.causes import killed_by
 from launcher.slurm.commands import TIMEOUT, Reach
 
-Asker = Callable[[Sequence[str]], Answer]
 STALE_AFTER = 3
 """Intervals after which an answer says nothing about the present any more."""
+ASK_SECONDS = 3.0
+"""Seconds that SLURM has to say by which signal a job ended."""
+ASK_AT_ONCE = 8
+"""Such questions at the same time."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One answer."""
+    """The answers of one cycle."""
 
     begun: float
-    """When the question was asked, on the monotonic clock: what was submitted later is not in it."""
-    rows: dict[str, Row] = field(default_factory=dict)
-    ended: dict[str, Row] = field(default_factory=dict)
-    """Jobs that the queue does not hold any more, from accounting."""
+    """When the cycle began, on the monotonic clock: what was submitted later is not in it."""
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    """All jobs of the queue, by SLURM's id."""
+    ended: Mapping[str, Row] = field(default_factory=dict)
+    """Watched jobs that the queue holds no more, from accounting."""
+    killed_by: Mapping[str, str] = field(default_factory=dict)
+    """The signals that ended the batch scripts of watched jobs."""
+    named: Mapping[str, Row] = field(default_factory=dict)
+    """Jobs that accounting holds under one of the names in `looked_for`, by name."""
+    looked_for: frozenset[str] = frozenset()
+    """Names for which accounting, if the cluster has any, was looked through."""
+    clusters: tuple[str, ...] = ()
+    """All clusters that accounting knows; empty if that was not asked, or not answered."""
     fault: str | None = None
     """Why there is no answer."""
 
 
-class Queue:
+class QueueWatcher:
     """The queue of one cluster, as one user sees it."""
 
-    def __init__(self, reach: Reach, interval: float, ask: Asker | None = None) -> None:
-        """A queue.
+    def __init__(self, reach: Reach, interval: float) -> None:
+        """A watcher that has asked nothing yet.
 
         Args:
             reach: how its cluster is asked: one cluster, as job ids are each cluster's own.
-            interval: least seconds between two questions.
-            ask: runs a program; by default for real.
+            interval: least seconds between two cycles.
         """
         self._interval = interval
-        self._ask: Asker = ask or reach.ask
+        self._ask = reach.ask
         self._lock = threading.Lock()
-        self._running: threading.Thread | None = None
+        self._cycle: threading.Thread | None = None
         self._asked_at = float("-inf")
         self._good: Snapshot | None = None
         self._last: Snapshot | None = None
         self._accounting: bool | None = None
-        self._missing: frozenset[str] = frozenset()
+        self._watched: Mapping[str, Callable[[], bool]] = {}
+        self._signals: dict[str, str | None] = {}
+        self._names: set[str] = set()
+        self._wants_clusters = False
 
     @property
     def asked(self) -> bool:
-        """Whether any question has come to an end yet."""
+        """Whether any cycle has come to an end yet."""
         return self._last is not None
 
-    def snapshot(self, patience: float) -> Snapshot:
-        """The newest answer; asks again where the interval is over.
+    def watch(self, jobs: Mapping[str, Callable[[], bool]]) -> None:
+        """Name the jobs whose ends are of interest.
 
         Args:
-            patience: seconds to wait for an answer that is on its way.
+            jobs: by SLURM's id, whether the end of the job is known without SLURM; another thread asks that.
+        """
+        self._watched = dict(jobs)
+
+    def look_for(self, name: str) -> None:
+        """Have accounting looked through for a name from the next cycle on, until `found`."""
+        self._names.add(name)
+
+    def found(self, name: str) -> None:
+        """Look no longer for a name."""
+        self._names.discard(name)
+
+    def want_clusters(self) -> None:
+        """Have the next cycles ask which clusters there are."""
+        self._wants_clusters = True
+
+    def snapshot(self, patience: float) -> Snapshot:
+        """The newest answers; begins another cycle if the interval is over.
+
+        Args:
+            patience: seconds to wait for a cycle that is under way.
         """
         with self._lock:
             due = time.monotonic() - self._asked_at >= self._interval
-            if due and (self._running is None or not self._running.is_alive()):
+            if due and (self._cycle is None or not self._cycle.is_alive()):
                 self._asked_at = time.monotonic()
-                self._running = threading.Thread(target=self._query, daemon=True, name="squeue")
-                self._running.start()
-            running = self._running
-        if running is not None:
-            running.join(patience)
+                self._cycle = threading.Thread(target=self._query, daemon=True, name="squeue")
+                self._cycle.start()
+            cycle = self._cycle
+        if cycle is not None:
+            cycle.join(patience)
         return self._newest()
 
     def _newest(self) -> Snapshot:
         with self._lock:
-            now = time.monotonic()
             good, last = self._good, self._last
             fresh = max(STALE_AFTER * self._interval, TIMEOUT)
-            if good is not None and (last is good or last is None) and now - good.begun <= fresh:
+            if good is not None and (last is good or last is None) and time.monotonic() - good.begun <= fresh:
                 return good
             if last is not None and last.fault is not None:
                 return last
@@ -90,12 +125,8 @@ class Queue:
 
     def _query(self) -> None:
         begun = time.monotonic()
-        argv = ("squeue", "-u", str(os.getuid()), "-t", "all", "-o", SQUEUE_FORMAT)
-        answer = self._ask(argv)
         try:
-            if not answer.ok:
-                raise NoAnswer(answer.complaint)
-            snapshot = Snapshot(begun, parse_squeue(answer.stdout), self._accounted())
+            snapshot = self._asked(begun)
         except NoAnswer as error:
             snapshot = Snapshot(begun, fault=f"SLURM does not answer: {error}")
         with self._lock:
@@ -103,34 +134,64 @@ class Queue:
             if snapshot.fault is None:
                 self._good = snapshot
 
-    def wonder(self, job_ids: frozenset[str]) -> None:
-        """Name jobs that the queue has forgotten and whose end is of interest: the next query asks accounting for all of them."""
-        self._missing = job_ids
+    def _asked(self, begun: float) -> Snapshot:
+        """Ask everything, each question only if it is needed.  Raises NoAnswer if squeue gives none."""
+        answer = self._ask(("squeue", "-u", str(os.getuid()), "-t", "all", "-o", SQUEUE_FORMAT))
+        if not answer.ok:
+            raise NoAnswer(answer.complaint)
+        rows = parse_squeue(answer.stdout)
+        watched, names = self._watched, frozenset(self._names)
+        ended = self._accounted([number for number, known in watched.items() if number not in rows and not known()])
+        failed = [number for number, known in watched.items() if _failed(rows.get(number) or ended.get(number)) and not known()]
+        named = self._looked_through(names)
+        clusters = self._ask(("sacctmgr", "-n", "-P", "show", "cluster", "format=cluster")) if self._wants_clusters else None
+        return Snapshot(
+            begun, rows, ended, self._killed(failed), named or {}, names if named is not None else frozenset(),
+            tuple(clusters.stdout.split()) if clusters is not None and clusters.ok else (),
+        )  # fmt: skip
 
-    def _accounted(self) -> dict[str, Row]:
-        if not self._missing or not self.accounting():
+    def _accounted(self, missing: Collection[str]) -> dict[str, Row]:
+        if not missing or not self._has_accounting():
             return {}
-        argv = ("sacct", "-X", "-P", "-j", ",".join(sorted(self._missing)), "-o", SACCT_FORMAT)
-        answer = self._ask(argv)
+        answer = self._ask(("sacct", "-X", "-P", "-j", ",".join(sorted(missing)), "-o", SACCT_FORMAT))
         try:
             return parse_sacct(answer.stdout) if answer.ok else {}
         except NoAnswer:
             return {}
 
-    def ask_accounting_by_name(self, name: str) -> str:
-        """What accounting holds under a job's name since yesterday, as `launcher.slurm.answers.parse_sacct` reads it."""
-        argv = ("sacct", "-X", "-P", f"--name={name}", "-S", "now-1days", "-o", SACCT_FORMAT)
-        answer = self._ask(argv)
-        if not answer.ok:
-            raise NoAnswer(answer.complaint)
-        return answer.stdout
+    def _looked_through(self, names: Collection[str]) -> dict[str, Row] | None:
+        """What accounting holds under names since yesterday; None if it does not answer."""
+        has_accounting = self._has_accounting() if names else False
+        if not has_accounting:
+            return None if has_accounting is None else {}
+        answer = self._ask(("sacct", "-X", "-P", f"--name={','.join(sorted(names))}", "-S", "now-1days", "-o", SACCT_FORMAT))
+        try:
+            return {row.name: row for row in parse_sacct(answer.stdout).values()} if answer.ok else None
+        except NoAnswer:
+            return None
 
-    def accounting(self) -> bool:
-        """Whether the cluster keeps records of ended jobs; asked once."""
+    def _has_accounting(self) -> bool | None:
+        """Whether the cluster keeps records of ended jobs, asked until it is answered; None if that is not known."""
         if self._accounting is None:
             answer = self._ask(("scontrol", "show", "config"))
-            if not answer.ok or "AccountingStorageType" not in answer.stdout:
-                return False
-            line = next(line for line in answer.stdout.splitlines() if line.startswith("AccountingStorageType"))
-            self._accounting = not line.rstrip().endswith(("none", "(null)"))
+            line = next((line for line in answer.stdout.splitlines() if line.startswith("AccountingStorageType")), None)
+            if answer.ok and line is not None:
+                self._accounting = not line.rstrip().endswith(("none", "(null)"))
         return self._accounting
+
+    def _killed(self, failed: Iterable[str]) -> dict[str, str]:
+        """The signals that ended jobs, each asked for once."""
+        known = {number: self._signals[number] for number in failed if number in self._signals}
+        new = [number for number in failed if number not in known]
+        if new:
+            with ThreadPoolExecutor(ASK_AT_ONCE) as pool:
+                known |= dict(zip(new, pool.map(self._signal, new), strict=True))
+        self._signals = known
+        return {number: name for number, name in known.items() if name is not None}
+
+    def _signal(self, number: str) -> str | None:
+        return killed_by(self._ask(("scontrol", "--oneliner", "show", "job", number), timeout=ASK_SECONDS))
+
+
+def _failed(row: Row | None) -> bool:
+    return row is not None and row.state.name == "FAILED"

@@ -4,7 +4,7 @@
     python -m launcher.slurm.ranks --type
 
 The command is started by srun, under the first PMI type that gives its processes one world, else by mpirun over the same nodes.
-This process becomes srun or mpirun: signals and the exit code pass as they do with these.
+This process becomes srun or mpirun: signals and the exit code pass as with these.
 """
 
 from __future__ import annotations
@@ -16,30 +16,29 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from launcher.errors import EXIT_USAGE, BackendError, LauncherError
+from launcher.plan.argv import WHOLE_STEP
 from launcher.plan.facts import Allocation
 from launcher.plan.mpi import options_of
-from launcher.slurm.choice import choose
-from launcher.slurm.start_method import Way, shared, step_environment
+from launcher.slurm.start_method import StartMethod, choose, shared, step_environment
 
 
-def command_line(allocation: Allocation, way: Way, ranks: int, threads: int, command: Sequence[str]) -> list[str]:
+def command_line(allocation: Allocation, method: StartMethod, ranks: int, threads: int, command: Sequence[str]) -> list[str]:
     """The srun or mpirun that starts the ranks.
 
     Args:
         allocation: where.
-        way: as found.
+        method: as found.
         ranks: how many.
         threads: cores of each.
         command: what each runs.
     """
-    if way.program == "srun":
-        options = [f"--mpi={way.mpi}", f"--ntasks={ranks}", f"--cpus-per-task={threads}", "--cpu-bind=none"]
-        options += ["--distribution=block", "--kill-on-bad-exit=1", "--wait=0", *shared(allocation)]
-        return ["srun", *options, *command]
-    assert way.mpirun is not None
-    mpi, crowded = options_of(way.mpirun.flavour, way.mpirun.version), ranks > allocation.slots
+    if method.program == "srun":
+        options = [f"--mpi={method.mpi}", f"--ntasks={ranks}", f"--cpus-per-task={threads}", "--cpu-bind=none"]
+        return ["srun", *options, *WHOLE_STEP, *shared(allocation), *command]
+    assert method.mpirun is not None
+    mpi, crowded = options_of(method.mpirun.flavour, method.mpirun.version), ranks > allocation.slots
     binding = mpi.bind("none", ranks, threads, crowded=crowded)
-    return [way.mpirun.path, "-np", str(ranks), *binding, *(mpi.oversubscribe if crowded else ()), *command]
+    return [method.mpirun.path, "-np", str(ranks), *binding, *(mpi.oversubscribe if crowded else ()), *command]
 
 
 def brief(line: Sequence[str], most: int = 300) -> str:
@@ -48,15 +47,16 @@ def brief(line: Sequence[str], most: int = 300) -> str:
     return text if len(text) <= most else f"{text[:most]} ..."
 
 
-def pmi_type(way: Way) -> str:
+def pmi_type(method: StartMethod) -> str:
     """The value for ``srun --mpi``.
 
     Raises:
-        BackendError: where srun starts no ranks here.
+        BackendError: if srun starts no ranks here.
     """
-    if way.program != "srun":
-        raise BackendError(f"srun starts no ranks here ({way.reason}): `srun --mpi=list` shows the types, MPI_TYPE=... takes one")
-    return way.mpi
+    if method.program != "srun":
+        what_to_do = "`srun --mpi=list` shows the types, MPI_TYPE=... takes one"
+        raise BackendError(f"srun starts no ranks here ({method.reason}): {what_to_do}")
+    return method.mpi
 
 
 def _whole(text: str | None, default: int) -> int:
@@ -64,7 +64,7 @@ def _whole(text: str | None, default: int) -> int:
 
 
 def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
-    """Entry point; returns only where nothing was started."""
+    """Entry point; returns only if nothing was started."""
     parser = argparse.ArgumentParser(prog="python -m launcher.slurm.ranks", description="Start MPI ranks in a SLURM allocation.")
     parser.add_argument("--ranks", type=int, help="by default as many as the job has tasks")
     parser.add_argument("--mpi", default="auto", help="a type of `srun --mpi`, or mpirun; by default what works")
@@ -81,16 +81,16 @@ def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> in
         return EXIT_USAGE
     ranks = chosen.ranks or _whole(environment.get("SLURM_NTASKS"), allocation.slots)
     try:
-        way = choose(allocation, environment, sys.executable, chosen.mpi)
+        method = choose(allocation, environment, sys.executable, chosen.mpi)
         if chosen.type:
-            print(pmi_type(way))
+            print(pmi_type(method))
             return 0
-        line = command_line(allocation, way, ranks, _whole(environment.get("SLURM_CPUS_PER_TASK"), 1), command)
+        line = command_line(allocation, method, ranks, _whole(environment.get("SLURM_CPUS_PER_TASK"), 1), command)
     except LauncherError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     shown = shlex.join(line) if chosen.show else brief(line)
-    print(f"{ranks} ranks on {', '.join(allocation.nodes)} ({way.reason}): {shown}", flush=True)
+    print(f"{ranks} ranks on {', '.join(allocation.nodes)} ({method.reason}): {shown}", flush=True)
     if not chosen.show:
         os.execvpe(line[0], line, step_environment(environment))
     return 0

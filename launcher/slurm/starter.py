@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,14 +17,14 @@ from launcher.attempt.starter import Alive, Gone, Handle, Seen, Unknown, Unreach
 from launcher.host.clock import Unchanged
 from launcher.jobdir import variables
 from launcher.jobdir.paths import JobPaths
-from launcher.jobdir.words import FAILURE, LOST_NODE
+from launcher.jobdir.words import LOST_NODE
 from launcher.slurm import submission
-from launcher.slurm.answers import NoAnswer, Row, parse_sacct
+from launcher.slurm.answers import Row
+from launcher.slurm.causes import cause_of
 from launcher.slurm.commands import Reach
-from launcher.slurm.job_info import killed_by, parse_job
-from launcher.slurm.queue import Queue, Snapshot
+from launcher.slurm.queue import QueueWatcher, Snapshot
 from launcher.slurm.script import asked_of, token
-from launcher.slurm.submission import Submission
+from launcher.slurm.submission import Submission, Unanswered
 
 if TYPE_CHECKING:
     from launcher.jobdir.plan import Plan
@@ -34,9 +34,9 @@ INTERVAL = 10.0
 PATIENCE = 1.0
 """Seconds to wait for an answer that is on its way."""
 START_PATIENCE = 2.0
-"""The same before a submission, as it is put off for longer otherwise."""
-ASK_SECONDS = 3.0
-"""Seconds that SLURM has to say by which signal a job ended."""
+"""The same before a submission, which is otherwise put off for longer."""
+SUBMIT_PATIENCE = 5.0
+"""Seconds to wait for sbatch: it goes on after them, and is asked about later."""
 SETTLE = 20.0
 """Seconds for which a submission that was interrupted is still looked for: it may lie unread at the controller."""
 SILENT = 8.0
@@ -61,131 +61,111 @@ class SlurmStarter:
         self._settle = settle
         self._quiet = quiet
         self._clock = clock
-        self._queues: dict[Reach, Queue] = {}
+        self._watchers: dict[Reach, QueueWatcher] = {}
         """One a cluster."""
         self._submitted: dict[Key, float] = {}
         """When jobs were submitted by this process: an answer to an earlier question does not hold them."""
         self._silent: dict[str, tuple[float, str]] = {}
         """Until when clusters that did not answer sbatch are spared, and what it said, by their reach."""
-        self._missed: dict[str, float] = {}
-        """Since when interrupted submissions are not found, by token."""
+        self._sbatch: dict[tuple[str, int], Sbatch] = {}
+        """Calls of sbatch whose outcome was not taken yet, by job directory and attempt."""
+        self._lookups: dict[str, Lookup] = {}
+        """The searches for interrupted submissions, by token."""
         self._lives = Unchanged()
         """Signs of life of supervisors that SLURM does not know."""
 
     def start(self, job: JobPaths, attempt: int, plan: Plan, environment: Mapping[str, str]) -> Handle:
         """Submit the attempt, unless it is in the queue already."""
-        found = self.find(job, attempt)
-        if found is not None:
-            return found
+        key = str(job.root), attempt
         reach = Reach.of(environment, asked_of(plan).clusters)
-        where = reach.name
-        self._check_answers(reach)
-        self._missed.pop(token(plan, attempt), None)  # only now: whoever has found nothing asks again before they start
+        if key not in self._sbatch:
+            found = self.find(job, attempt)
+            if found is not None:
+                return found
+            self._check_answers(reach)
+            self._end_lookup(token(plan, attempt))  # only now: whoever has found nothing asks again before they start
+            self._sbatch[key] = Sbatch(partial(submission.submit, job, attempt, plan, environment), reach.name)
         try:
-            handle = submission.submit(job, attempt, plan, environment)
-        except Unreachable as error:
-            self._silent[where] = self._clock() + SILENT, str(error).partition(": ")[2]
-            raise Unreachable(str(error), where) from error
+            return self._submission(key, SUBMIT_PATIENCE)
+        except Unanswered as error:
+            self._silent[reach.name] = self._clock() + SILENT, error.said
+            raise Unanswered(error.said, reach.name) from error
+
+    def _submission(self, key: tuple[str, int], patience: float) -> Handle:
+        """What a call of sbatch has brought; raises what it has raised, and Unanswered while it goes on."""
+        call = self._sbatch[key]
+        try:
+            handle = call.result(patience)
+        finally:
+            if not call.is_alive():
+                del self._sbatch[key]
         self._submitted[_key(handle)] = self._clock()
         return handle
 
     def _check_answers(self, reach: Reach) -> None:
-        """Raise Unreachable where sbatch would only keep everybody waiting."""
+        """Raise Unreachable if sbatch would only keep everybody waiting."""
         until, said = self._silent.get(reach.name, (float("-inf"), ""))
         if self._clock() < until:
             raise Unreachable(f"it was not submitted yet: another job a moment ago met with: {said}", reach.name)
-        queue = self._queues.get(reach)
-        if queue is None or not queue.asked or queue.snapshot(0.0).fault is None:
+        watcher = self._watchers.get(reach)
+        if watcher is None or not watcher.asked or watcher.snapshot(0.0).fault is None:
             return
-        if (fault := queue.snapshot(START_PATIENCE).fault) is not None:
+        if (fault := watcher.snapshot(START_PATIENCE).fault) is not None:
             raise Unreachable(f"it was not submitted yet: {fault}", reach.name)
 
     def find(self, job: JobPaths, attempt: int) -> Handle | None:
         """What is on record, else what the queue and accounting hold under the attempt's token."""
+        key = str(job.root), attempt
+        if key in self._sbatch and not self._sbatch[key].refused:  # a refusal is raised by `start`
+            try:
+                return self._submission(key, 0.0)
+            except Unanswered:
+                if key in self._sbatch:
+                    raise
         paths = job.attempt(attempt)
-        known = submission.known_handle(paths)
-        if known is not None:
-            return known
         wanted = Submission.read(paths)
-        return self._search(job, attempt, wanted) if wanted is not None else None
-
-    def _search(self, job: JobPaths, attempt: int, wanted: Submission) -> Handle | None:
-        begun = self._clock()
-        for cluster in self._clusters(wanted, attempt):
-            queue = self._queue(wanted.reach(cluster))
-            snapshot = queue.snapshot(PATIENCE)
-            if snapshot.fault is not None:
-                text = f"whether SLURM has taken attempt {attempt} is not known: {snapshot.fault}"
-                raise Unreachable(text, wanted.reach(wanted.clusters).name)
-            begun = min(begun, snapshot.begun)
-            row = next((row for row in snapshot.rows.values() if wanted.is_in(row)), None) or self._accounted(queue, wanted)
-            if row is not None:
-                found = wanted.known(row.job_id, cluster)
-                found.write(job.attempt(attempt))
-                return found.handle(job.attempt(attempt))
-        since = self._missed.setdefault(wanted.token, begun)
-        if begun - since < self._settle:
-            text = f"the submission of attempt {attempt} was interrupted; waiting to see whether SLURM has taken it"
-            raise Unreachable(text, wanted.token)
-        return None
-
-    def _clusters(self, wanted: Submission, attempt: int) -> Sequence[str | None]:
-        """The clusters that may have taken a submission."""
-        if wanted.clusters is None or wanted.clusters.lower() != "all":
-            return wanted.clusters.split(",") if wanted.clusters else (None,)
-        answer = wanted.reach(None).ask(("sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"))
-        if not answer.ok or not answer.stdout.split():
-            text = f"whether SLURM has taken attempt {attempt} is not known: its clusters are not: {answer.complaint}"
-            raise Unreachable(text, wanted.token)
-        return answer.stdout.split()
-
-    def _accounted(self, queue: Queue, wanted: Submission) -> Row | None:
-        """The job, where it has ended and left the queue; only asked for once the settling time is nearly over."""
-        since = self._missed.get(wanted.token)
-        if since is None or self._clock() - since < self._settle / 2 or not queue.accounting():
+        known = submission.known_handle(paths)
+        if wanted is None or known is not None:
+            return known
+        lookup = self._lookups.setdefault(wanted.token, Lookup(wanted, attempt, self._settle))
+        found = lookup.verdict(self._watcher, self._clock())
+        if found is None:
             return None
-        try:
-            rows = parse_sacct(queue.ask_accounting_by_name(wanted.name))
-        except NoAnswer as error:
-            raise Unreachable(f"whether SLURM has taken the job is not known: {error}", wanted.token) from error
-        return next((row for row in rows.values() if wanted.is_in(row)), None)
+        self._end_lookup(wanted.token)
+        found.write(paths)
+        return found.handle(paths)
+
+    def _end_lookup(self, mark: str) -> None:
+        lookup = self._lookups.pop(mark, None)
+        if lookup is not None:
+            lookup.end()
 
     def look(self, handles: Mapping[str, Handle]) -> Mapping[str, Seen]:
-        """What the queue says of all jobs, in one question per cluster and interval."""
-        seen: dict[str, Seen] = {}
-        groups: dict[Queue, dict[str, Handle]] = {}
+        """What the queue says of all jobs, in one cycle of questions per cluster and interval."""
+        groups: dict[QueueWatcher, dict[str, Handle]] = {}
         for job_id, handle in handles.items():
-            groups.setdefault(self._queue(_reach(handle)), {})[job_id] = handle
-        for queue, members in groups.items():
-            snapshot = queue.snapshot(PATIENCE)
-            seen.update({job_id: _at_newest(self._judge(handle, snapshot), handle) for job_id, handle in members.items()})
-            queue.wonder(frozenset(handle["job_id"] for handle in members.values() if self._wonders(handle, snapshot)))
+            groups.setdefault(self._watcher(_reach(handle)), {})[job_id] = handle
+        seen: dict[str, Seen] = {}
+        for watcher, members in groups.items():
+            watcher.watch({handle["job_id"]: partial(_end_written, handle) for handle in members.values()})
+            snapshot = watcher.snapshot(PATIENCE)
+            seen |= {job_id: _at_newest(self._judge(handle, snapshot), handle) for job_id, handle in members.items()}
         return seen
 
-    @staticmethod
-    def _wonders(handle: Handle, snapshot: Snapshot) -> bool:
-        absent = snapshot.fault is None and handle["job_id"] not in snapshot.rows
-        return absent and not submission.end_written(handle["dir"], handle["attempt"])
-
     def _judge(self, handle: Handle, snapshot: Snapshot) -> Seen:
-        if snapshot.fault is not None:
-            return Unknown(snapshot.fault)
         number = handle["job_id"]
         row = snapshot.rows.get(number) or snapshot.ended.get(number)
+        if snapshot.fault is not None:
+            return Unknown(snapshot.fault)
         if row is not None and row.state.phase == "over":
-            return Gone(row.state.cause, _killed(handle, row) or f"job {number} {row.state.words}{_on(row)}")
-        if row is not None and number in snapshot.rows:
+            return _gone(handle, row, snapshot.killed_by.get(number))
+        if number in snapshot.rows and row is not None:
             return Alive(f"job {number} {row.detail}", running=row.state.phase in ("running", "ending"), note=row.note)
         if snapshot.begun <= self._submitted.get(_key(handle), float("-inf")):
             return Alive(f"job {number} was submitted", running=False)
-        return self._forgotten(handle)
-
-    def _forgotten(self, handle: Handle) -> Seen:
-        """SLURM does not know the job: it has ended long ago, or the controller lost its memory while the ranks go on."""
-        number = handle["job_id"]
-        if submission.end_written(handle["dir"], handle["attempt"]):
+        if _end_written(handle):
             return Gone()
-        stamp = _stamp(JobPaths(Path(handle["dir"])))
+        stamp = _stamp(JobPaths(Path(handle["dir"])))  # perhaps only the controller lost its memory, and the ranks go on
         if self._lives.seconds(_key(handle), stamp, self._clock()) < self._quiet:
             return Unknown(f"SLURM does not know job {number} any more; waiting to see whether it still shows life")
         return Gone(None, f"SLURM does not know job {number} any more, and it shows no life")
@@ -201,8 +181,103 @@ class SlurmStarter:
                 reach.ask(("scancel", f"--state={state}", handle["job_id"]))
         reach.ask(("scancel", *(() if kill else ("--batch", "--signal=TERM")), handle["job_id"]))
 
-    def _queue(self, reach: Reach) -> Queue:
-        return self._queues.setdefault(reach, Queue(reach, self.interval))
+    def _watcher(self, reach: Reach) -> QueueWatcher:
+        return self._watchers.setdefault(reach, QueueWatcher(reach, self.interval))
+
+
+class Sbatch(threading.Thread):
+    """One submission, in a thread of its own: a controller that does not answer keeps sbatch waiting."""
+
+    def __init__(self, submit: Callable[[], Handle], where: str) -> None:
+        super().__init__(daemon=True, name="sbatch")
+        self._submit = submit
+        self._where = where
+        self._handle: Handle | None = None
+        self._error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Submit."""
+        try:
+            self._handle = self._submit()
+        except Exception as error:
+            self._error = error
+
+    @property
+    def refused(self) -> bool:
+        """Whether it is certain that nothing was submitted."""
+        return self._error is not None and not isinstance(self._error, Unanswered)
+
+    def result(self, patience: float) -> Handle:
+        """The job's handle; raises what the submission has raised, and Unanswered if it goes on for longer than ``patience``."""
+        self.join(patience)
+        if self._error is not None:
+            raise self._error
+        if self._handle is None:
+            raise Unanswered("sbatch has not come to an end yet", self._where)
+        return self._handle
+
+
+class Lookup:
+    """The search for what an interrupted submission may have left in SLURM."""
+
+    def __init__(self, wanted: Submission, attempt: int, settle: float) -> None:
+        self._wanted = wanted
+        self._unknown = f"whether SLURM has taken attempt {attempt} is not known"
+        self._waiting = f"the submission of attempt {attempt} was interrupted; waiting to see whether SLURM has taken it"
+        self._settle = settle
+        self._missed: float | None = None
+        """When the first cycle began that did not find it."""
+        self._searching: set[QueueWatcher] = set()
+        """Those that look through accounting for it."""
+
+    def end(self) -> None:
+        """Have nobody search any longer."""
+        for queue in self._searching:
+            queue.found(self._wanted.name)
+
+    def verdict(self, watcher: Callable[[Reach], QueueWatcher], now: float) -> Submission | None:
+        """The submission with the job that it led to; None if it certainly led to none.
+
+        Args:
+            watcher: who watches a cluster.
+            now: seconds of a clock that never goes back.
+
+        Raises:
+            Unreachable: if that is not known yet.
+        """
+        wanted, begun, looked_through = self._wanted, now, True
+        late = self._missed is not None and now - self._missed >= self._settle / 2
+        for cluster in self._clusters(watcher):
+            queue = watcher(wanted.reach(cluster))
+            if late:
+                queue.look_for(wanted.name)  # it may have run, ended, and left the queue
+                self._searching.add(queue)
+            snapshot = queue.snapshot(PATIENCE)
+            if snapshot.fault is not None:
+                raise Unreachable(f"{self._unknown}: {snapshot.fault}", wanted.reach(wanted.clusters).name)
+            row = next((row for row in (*snapshot.rows.values(), *snapshot.named.values()) if wanted.is_in(row)), None)
+            if row is not None:
+                return wanted.known(row.job_id, cluster)
+            begun = min(begun, snapshot.begun)
+            looked_through = looked_through and wanted.name in snapshot.looked_for
+        self._missed = begun if self._missed is None else self._missed
+        if begun - self._missed < self._settle or not looked_through:
+            raise Unreachable(self._waiting, wanted.token)
+        return None
+
+    def _clusters(self, watcher: Callable[[Reach], QueueWatcher]) -> Sequence[str | None]:
+        """The clusters that may have taken it."""
+        clusters = self._wanted.clusters
+        if clusters is None or clusters.lower() != "all":
+            return clusters.split(",") if clusters else (None,)
+        queue = watcher(self._wanted.reach(None))
+        queue.want_clusters()
+        snapshot = queue.snapshot(PATIENCE)
+        if not snapshot.clusters:
+            why = f": {snapshot.fault}" if snapshot.fault else ""
+            raise Unreachable(f"{self._unknown}, as its clusters are not{why}", self._wanted.token)
+        return snapshot.clusters
 
 
 def _at_newest(seen: Seen, handle: Handle) -> Seen:
@@ -222,17 +297,21 @@ def _key(handle: Handle) -> Key:
     return handle.get("cluster"), handle["job_id"]
 
 
-def _killed(handle: Handle, row: Row) -> str | None:
-    """What SLURM can say of an attempt whose supervisor was killed and so left no word; None where that is not what happened."""
+def _end_written(handle: Handle) -> bool:
+    """Whether the newest attempt of a job has noted how it ended."""
     job = JobPaths(Path(handle["dir"]))
-    if row.state.cause != FAILURE or submission.end_written(handle["dir"], handle["attempt"]):
-        return None
-    newest = job.newest_attempt()
-    if not newest.claim.exists():
-        return None
-    answer = _reach(handle).ask(("scontrol", "--oneliner", "show", "job", row.job_id), timeout=ASK_SECONDS)
-    name = killed_by(parse_job(answer))
-    return f"what ran attempt {newest.number}, in job {row.job_id} of SLURM, was killed by {name}" if name else None
+    return job.attempt(max([handle["attempt"], *job.attempt_numbers()])).end.exists()
+
+
+def _gone(handle: Handle, row: Row, killed_by: str | None) -> Gone:
+    """What SLURM says of a job that is over; a supervisor that was killed has left no word of its own."""
+    cause = cause_of(row.state)
+    newest = JobPaths(Path(handle["dir"])).newest_attempt()
+    if killed_by is not None and newest.claim.exists():
+        return Gone(cause, f"what ran attempt {newest.number}, in job {row.job_id} of SLURM, was killed by {killed_by}")
+    who = row.state_name.partition(" by ")[2]
+    where = f" by user {who}" if who else f" on {row.nodes}" if row.nodes and cause == LOST_NODE else ""
+    return Gone(cause, f"job {row.job_id} {row.state.words}{where}")
 
 
 def _stamp(job: JobPaths) -> int:
@@ -245,8 +324,3 @@ def _stamp(job: JobPaths) -> int:
         except OSError:
             continue
     return max(times)
-
-
-def _on(row: Row) -> str:
-    who = row.state_name.partition(" by ")[2]
-    return f" by user {who}" if who else f" on {row.nodes}" if row.nodes and row.state.cause == LOST_NODE else ""

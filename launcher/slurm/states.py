@@ -10,8 +10,6 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.jobdir.words import CANCELLED, FAILURE, LOST_NODE, PREEMPTION, TIME_LIMIT
-
 Phase = Literal["waiting", "running", "ending", "over"]
 
 
@@ -19,44 +17,44 @@ Phase = Literal["waiting", "running", "ending", "over"]
 class State:
     """One state of SLURM."""
 
+    name: str
     phase: Phase
     """waiting: not started, or put back; running: on its nodes; ending: its processes are being ended; over: for good."""
     words: str
-    cause: str | None = None
-    """What ended the job, for final states: a cause of `launcher.attempt.judge`; None if only the job itself can say."""
 
 
-STATES: dict[str, State] = {
-    "PENDING": State("waiting", "waits in the queue"),
-    "CONFIGURING": State("waiting", "its nodes are being made ready"),
-    "POWER_UP_NODE": State("waiting", "its nodes are being powered up"),
-    "REQUEUED": State("waiting", "was put back into the queue"),
-    "REQUEUE_FED": State("waiting", "was put back into the queue of a federation"),
-    "REQUEUE_HOLD": State("waiting", "was put back into the queue and is held"),
-    "SPECIAL_EXIT": State("waiting", "was put back into the queue, held, because of its exit code"),
-    "RESV_DEL_HOLD": State("waiting", "is held, because its reservation was deleted"),
-    "RUNNING": State("running", "runs"),
-    "SUSPENDED": State("running", "is suspended"),
-    "STOPPED": State("running", "was stopped by a signal"),
-    "RESIZING": State("running", "its allocation changes its size"),
-    "SIGNALING": State("running", "is being signalled"),
-    "EXPEDITING": State("waiting", "was put back into the queue with preference"),
-    "COMPLETING": State("ending", "its processes are being ended"),
-    "STAGE_OUT": State("ending", "its files are being copied out of a burst buffer"),
-    "UPDATE_DB": State("ending", "its end is being recorded"),
-    "COMPLETED": State("over", "has ended"),
-    "FAILED": State("over", "ended with an error", FAILURE),
-    "CANCELLED": State("over", "was cancelled in SLURM", CANCELLED),
-    "TIMEOUT": State("over", "reached SLURM's time limit", TIME_LIMIT),
-    "DEADLINE": State("over", "could not end before its deadline", TIME_LIMIT),
-    "PREEMPTED": State("over", "was preempted", PREEMPTION),
-    "NODE_FAIL": State("over", "lost a node", LOST_NODE),
-    "BOOT_FAIL": State("over", "did not start, because a node did not boot", LOST_NODE),
-    "LAUNCH_FAILED": State("over", "could not be launched on its nodes", LOST_NODE),
-    "RECONFIG_FAIL": State("over", "did not start, because a node could not be configured", LOST_NODE),
-    "OUT_OF_MEMORY": State("over", "was ended because it used more memory than it had asked for", FAILURE),
-    "REVOKED": State("over", "is run by another cluster of the federation"),
-}
+_STATES = (
+    State("PENDING", "waiting", "waits in the queue"),
+    State("CONFIGURING", "waiting", "its nodes are being made ready"),
+    State("POWER_UP_NODE", "waiting", "its nodes are being powered up"),
+    State("REQUEUED", "waiting", "was put back into the queue"),
+    State("REQUEUE_FED", "waiting", "was put back into the queue of a federation"),
+    State("REQUEUE_HOLD", "waiting", "was put back into the queue and is held"),
+    State("SPECIAL_EXIT", "waiting", "was put back into the queue, held, because of its exit code"),
+    State("RESV_DEL_HOLD", "waiting", "is held, because its reservation was deleted"),
+    State("RUNNING", "running", "runs"),
+    State("SUSPENDED", "running", "is suspended"),
+    State("STOPPED", "running", "was stopped by a signal"),
+    State("RESIZING", "running", "its allocation changes its size"),
+    State("SIGNALING", "running", "is being signalled"),
+    State("EXPEDITING", "waiting", "was put back into the queue with preference"),
+    State("COMPLETING", "ending", "its processes are being ended"),
+    State("STAGE_OUT", "ending", "its files are being copied out of a burst buffer"),
+    State("UPDATE_DB", "ending", "its end is being recorded"),
+    State("COMPLETED", "over", "has ended"),
+    State("FAILED", "over", "ended with an error"),
+    State("CANCELLED", "over", "was cancelled in SLURM"),
+    State("TIMEOUT", "over", "reached SLURM's time limit"),
+    State("DEADLINE", "over", "could not end before its deadline"),
+    State("PREEMPTED", "over", "was preempted"),
+    State("NODE_FAIL", "over", "lost a node"),
+    State("BOOT_FAIL", "over", "did not start, because a node did not boot"),
+    State("LAUNCH_FAILED", "over", "could not be launched on its nodes"),
+    State("RECONFIG_FAIL", "over", "did not start, because a node could not be configured"),
+    State("OUT_OF_MEMORY", "over", "was ended because it used more memory than it had asked for"),
+    State("REVOKED", "over", "is run by another cluster of the federation"),
+)
+STATES = {state.name: state for state in _STATES}
 
 _SHORT = {
     "BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "CF": "CONFIGURING", "CG": "COMPLETING", "DL": "DEADLINE",

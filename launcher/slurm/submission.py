@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from launcher.attempt.starter import Handle, StartError, Unreachable
 from launcher.host.files import as_text, read_object, replace_text
@@ -27,6 +26,15 @@ from launcher.slurm.commands import Reach
 
 FILE = "submission.json"
 SCRIPT = "job.sh"
+
+
+class Unanswered(Unreachable):
+    """Whether SLURM has taken a job is not known."""
+
+    def __init__(self, said: str, where: str = "") -> None:
+        super().__init__(f"whether SLURM has taken the job is not known: {said}", where)
+        self.said = said
+        """Why."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +93,8 @@ def submit(job: JobPaths, number: int, plan: Plan, environment: Mapping[str, str
     """Submit an attempt; the caller has made sure that it is not in the queue.
 
     Raises:
-        StartError: where SLURM certainly refused it.
-        Unreachable: where it may have been taken.
+        StartError: if SLURM certainly refused it.
+        Unanswered: if it may have been taken.
     """
     attempt = job.attempt(number)
     text = script.script(plan, number)
@@ -121,7 +129,7 @@ def _taken(attempt: AttemptPaths, intent: Submission, answer: Answer) -> Handle:
         try:
             job_id, cluster = parse_submitted(answer.stdout)
         except NoAnswer as error:
-            raise Unreachable(f"whether SLURM has taken the job is not known: {error}") from error
+            raise Unanswered(str(error)) from error
         known = intent.known(job_id, cluster)
         with contextlib.suppress(OSError):  # the token in the queue, or the claim, tells it again
             known.write(attempt)
@@ -133,7 +141,7 @@ def _taken(attempt: AttemptPaths, intent: Submission, answer: Answer) -> Handle:
     if refused is not None:
         (attempt.root / FILE).unlink(missing_ok=True)
         raise StartError(f"SLURM refused the job: {refused}")
-    raise Unreachable(f"whether SLURM has taken the job is not known: {answer.complaint}")
+    raise Unanswered(answer.complaint)
 
 
 def known_handle(attempt: AttemptPaths) -> Handle | None:
@@ -147,7 +155,10 @@ def known_handle(attempt: AttemptPaths) -> Handle | None:
     return submission.known(claim.slurm_job_id, claim.slurm_cluster if submission.clusters else None).handle(attempt)
 
 
-def end_written(directory: str, number: int) -> bool:
-    """Whether the newest attempt of a job, from the given one on, has said how it ended."""
-    job = JobPaths(Path(directory))
-    return job.attempt(max([number, *job.attempt_numbers()])).end.exists()
+def job_of(attempt: AttemptPaths) -> tuple[str | None, str | None]:
+    """SLURM's id of the job that runs an attempt, ran it or will, and its cluster where the user had named any; None without."""
+    claim, submission = Claim.read(attempt), Submission.read(attempt)
+    number = (claim.slurm_job_id if claim is not None else None) or (submission.job_id if submission is not None else None)
+    if number is None or submission is None or submission.clusters is None:
+        return number, None
+    return number, submission.cluster or submission.clusters

@@ -13,10 +13,19 @@ from launcher.cli.run import prepared_jobs
 
 from launcher.errors import PlanError
 from launcher.host.program import Answer
-from launcher.slurm import examine
-from launcher.slurm.examine import Examined, said_in_trial
-from launcher.slurm.fit import Site, asked, findings, refused
-from launcher.slurm.site import SINFO_HEADER, names_in, parse_partitions, reservations_in
+from launcher.slurm import check
+from launcher.slurm.check import (
+    SINFO_HEADER,
+    Examined,
+    Site,
+    asked,
+    findings,
+    names_in,
+    parse_partitions,
+    refused,
+    reservations_in,
+    said_in_trial,
+)
 from tests.real import ROOT
 from tests.slurm.cluster import Cluster
 from tests.slurm.driver import recorded
@@ -112,10 +121,10 @@ def test_no_answer_of_sbatch_is_no_refusal(stderr):
 
 def test_one_fitting_cluster_of_several_is_enough():
     fits, none = (SITE, []), (replace(SITE, cluster="east"), [refused("Invalid feature")])
-    assert examine._of_clusters([fits, none]) == []
-    assert [finding.message[:14] for finding in examine._of_clusters([none, none])] == ["cluster east: "] * 2
+    assert check._of_clusters([fits, none]) == []
+    assert [finding.message[:14] for finding in check._of_clusters([none, none])] == ["cluster east: "] * 2
     absent = (Site("wst", clusters=("west",)), [refused("x")])
-    assert examine._of_clusters([fits, absent]) == [refused("x")]
+    assert check._of_clusters([fits, absent]) == [refused("x")]
 
 
 def test_lists_of_slurms_programs_are_read():

@@ -10,8 +10,8 @@ from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import EventLog, read_events
 from launcher.jobdir.marks import RankMark
 from launcher.jobdir.paths import AttemptPaths, JobPaths
-from launcher.slurm.naming import NamingLog, job_of
-from launcher.slurm.submission import Submission
+from launcher.slurm.submission import Submission, job_of
+from launcher.slurm.surroundings import NamingLog
 from tests.launcher.cli.test_views import view
 
 

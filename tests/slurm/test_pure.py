@@ -17,10 +17,10 @@ from launcher.jobdir.plan import Plan
 from launcher.plan.checks import OWN_OPTIONS
 from launcher.plan.facts import Allocation, expand_counts
 from launcher.plan.planning import make_plan
-from launcher.slurm import choice
+from launcher.slurm import start_method
 from launcher.slurm.answers import SQUEUE_HEADER, NoAnswer, parse_sacct, parse_squeue, parse_submitted, refusal
+from launcher.slurm.causes import answered, cause_of, killed_by, logged, why
 from launcher.slurm.commands import scrub
-from launcher.slurm.job_info import killed_by, parse_job, said_in_log, why_stopped
 from launcher.slurm.script import script
 from launcher.slurm.start_method import parse_types
 from launcher.slurm.states import STATES, parse_state, reason_in_words
@@ -95,7 +95,7 @@ def test_the_table_of_states_is_complete_and_reads_what_slurms_programs_print():
     assert parse_state("CANCELLED by 1000") is parse_state("CA") is parse_state("CANCELLED+") is STATES["CANCELLED"]
     assert parse_state("SLEEPING") is parse_state("") is None
     over = {name for name, state in STATES.items() if state.phase == "over"}
-    assert {name for name in over if STATES[name].cause is None} == {"COMPLETED", "REVOKED"}
+    assert {name for name in over if cause_of(STATES[name]) is None} == {"COMPLETED", "REVOKED"}
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_types_of_pmi_are_read_in_every_shape():
 ALLOCATION = Allocation("7", ("n1", "n2"), (2, 2), (4, 4), in_step=False, restarts=0)
 
 
-def chosen(worlds: dict[str, str], wanted: str = "auto", found: bool = True, monkeypatch=None) -> choice.Way:
-    monkeypatch.setattr(choice, "find_mpirun", lambda environment, given: mpirun() if found else None)
+def chosen(worlds: dict[str, str], wanted: str = "auto", found: bool = True, monkeypatch=None) -> start_method.StartMethod:
+    monkeypatch.setattr(start_method, "find_mpirun", lambda environment, given: mpirun() if found else None)
 
     def call(argv):
         if argv[1] == "--mpi=list":
@@ -213,7 +213,7 @@ def chosen(worlds: dict[str, str], wanted: str = "auto", found: bool = True, mon
         kind = argv[1].partition("=")[2]
         return Answer(0, worlds[kind], "") if kind in worlds else Answer(1, "", f"srun: error: no {kind}")
 
-    return choice.choose(ALLOCATION, {}, "python", wanted, call=call)
+    return start_method.choose(ALLOCATION, {}, "python", wanted, call=call)
 
 
 def test_the_way_is_what_gives_all_processes_one_world(monkeypatch):
@@ -243,7 +243,7 @@ def test_the_way_is_what_gives_all_processes_one_world(monkeypatch):
     ],
 )
 def test_slurms_own_line_says_why_a_job_ends(line, cause):
-    said = said_in_log(f"before\n{line}\nafter\n", "7")
+    said = logged(f"before\n{line}\nafter\n", "7")
     assert (said.cause if said else None) == cause
 
 
@@ -260,17 +260,17 @@ def test_slurms_own_line_says_why_a_job_ends(line, cause):
     ],
 )  # fmt: skip
 def test_what_scontrol_says_is_a_cause(fields, cause):
-    found = parse_job(Answer(0, f"JobId=7 JobName=a {fields}\n", ""))
-    request = why_stopped(found, restarts=0)
+    answer = Answer(0, f"JobId=7 JobName=a {fields}\n", "")
+    request = why("7", "", lambda: answer, restarts=0)
     assert (request.cause if request else None) == cause
 
 
 def test_the_signal_that_ended_a_batch_script_has_its_name():
     said = Answer(0, "JobId=64 JobState=FAILED Reason=RaisedSignal:9(Killed) ExitCode=0:9 DerivedExitCode=0:0", "")
-    assert killed_by(parse_job(said)) == "SIGKILL"
+    assert killed_by(said) == "SIGKILL"
     for code in ("ExitCode=1:0", "ExitCode=0:999", "ExitCode=", ""):
-        assert killed_by(parse_job(Answer(0, f"JobState=FAILED {code}", ""))) is None
-    assert killed_by(parse_job(Answer(1, "", "slurm_load_jobs error"))) is None
+        assert killed_by(Answer(0, f"JobState=FAILED {code}", "")) is None
+    assert killed_by(Answer(1, "", "slurm_load_jobs error")) is None
 
 
 def test_only_a_job_that_makes_no_progress_has_a_note():
@@ -280,7 +280,7 @@ def test_only_a_job_that_makes_no_progress_has_a_note():
 
 def test_no_answer_of_scontrol_is_no_cause():
     for answer in (Answer(1, "", "slurm_load_jobs error: Unable to contact"), Answer(None, "", "no answer"), Answer(0, "", "")):
-        assert why_stopped(parse_job(answer), 0) is None
+        assert answered(answer, 0) is None
 
 
 def test_plans_of_slurm_survive_their_file():

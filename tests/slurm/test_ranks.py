@@ -6,7 +6,7 @@ from launcher.errors import BackendError
 from launcher.plan.facts import Allocation
 from launcher.slurm import ranks
 from launcher.slurm.ranks import brief, pmi_type
-from launcher.slurm.start_method import Way, no_way
+from launcher.slurm.start_method import StartMethod, no_method
 
 ALLOCATION = Allocation("7", ("n1", "n2"), (2, 2), (4, 4), in_step=False, restarts=0)
 INSIDE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_NTASKS": "4"}
@@ -18,9 +18,9 @@ def test_a_command_in_a_log_is_one_line_and_not_too_long() -> None:
 
 
 def test_the_type_of_pmi_is_asked_for_where_srun_alone_will_do() -> None:
-    assert pmi_type(Way("srun", "pmi2", None, "")) == "pmi2"
+    assert pmi_type(StartMethod("srun", "pmi2", None, "")) == "pmi2"
     with pytest.raises(BackendError, match=r"srun starts no ranks here \(Open MPI; srun does not do: pmix\): .*MPI_TYPE"):
-        pmi_type(Way("mpirun", "", None, "Open MPI; srun does not do: pmix"))
+        pmi_type(StartMethod("mpirun", "", None, "Open MPI; srun does not do: pmix"))
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,11 @@ def test_the_type_of_pmi_is_asked_for_where_srun_alone_will_do() -> None:
 )
 def test_where_nothing_works_it_is_said_what_would(wanted: str, tried: list[tuple[str, str]], words: str) -> None:
     with pytest.raises(BackendError, match=words):
-        raise no_way(ALLOCATION, tried, wanted)
+        raise no_method(ALLOCATION, tried, wanted)
 
 
 def test_what_would_be_started_is_shown_whole(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(ranks, "choose", lambda *_: Way("srun", "pmix", None, "it works"))
+    monkeypatch.setattr(ranks, "choose", lambda *_: StartMethod("srun", "pmix", None, "it works"))
     code = "print(1)\n" * 100
     assert ranks.main(["--show", "--", "python", "-c", code], INSIDE) == 0
     said = capsys.readouterr().out

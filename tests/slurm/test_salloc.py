@@ -17,7 +17,7 @@ from launcher.host.program import Answer
 from launcher.jobdir import words
 from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.paths import JobPaths
-from launcher.slurm.held import said_of_step, why_over
+from launcher.slurm.causes import logged, read_log, why_over
 from tests.slurm.cluster import Cluster, wait_for
 from tests.slurm.driver import COUNT
 from tests.slurm.test_launch import User
@@ -148,7 +148,7 @@ def test_a_job_in_an_allocation_takes_nothing_of_this_host():
     ],
 )  # fmt: skip
 def test_only_slurms_word_ends_an_allocation(answer, cause):
-    found = why_over("7", lambda argv: answer)
+    found = why_over("7", "", lambda: answer)
     assert (found.cause if found else None) == cause
 
 
@@ -161,6 +161,6 @@ def test_the_nodes_say_why_a_step_ended_but_a_cancelled_step_is_no_ended_allocat
         ("slurmstepd-n1: error: *** STEP 71.1 ON n1 CANCELLED AT 2026-11-30T00:35:20 DUE TO TIME LIMIT ***", None),
     ):
         log.write_text(line + "\n")
-        found = said_of_step(log, "7")
+        found = logged(read_log(log), "7", of_step=True)
         assert (found.cause if found else None) == cause
-    assert said_of_step(tmp_path / "none", "7") is None
+    assert logged(read_log(tmp_path / "none"), "7", of_step=True) is None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from launcher.attempt.starter import Alive, Gone, Handle, StartError, Unreachable
+from launcher.attempt.policy import Final, Restart
+from launcher.attempt.starter import Alive, Gone, Handle, StartError, Unknown, Unreachable
+from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
-from launcher.slurm.answers import SQUEUE_HEADER
-from launcher.slurm.batch import first_attempt
+from launcher.slurm.answers import SACCT_HEADER, SQUEUE_HEADER
+from launcher.slurm.batch import first_attempt, requeue_decision
 from launcher.slurm.commands import Reach
 from launcher.slurm.starter import SILENT, SlurmStarter
 from tests.launcher.daemon.conftest import world  # noqa: F401 - a fixture
@@ -96,7 +99,7 @@ def test_the_first_submission_after_an_idle_time_waits_for_the_answer_on_its_way
     job, made = job_in(tmp_path / "1")
     starter.look({"a": starter.start(job, 1, made, environment)})
     put(programs, "squeue", f"sleep 0.3; echo '{SQUEUE_HEADER}'")
-    starter._queue(Reach.of(environment))._good = None  # as it is when the last answer is long past
+    starter._watcher(Reach.of(environment))._good = None  # as it is when the last answer is long past
     job, made = job_in(tmp_path / "2")
     assert starter.start(job, 1, made, environment)["job_id"] == "7"
 
@@ -111,7 +114,7 @@ def test_an_answer_that_does_not_come_in_time_is_said_to_be_on_its_way(programs:
     job, made = job_in(tmp_path / "1")
     starter.look({"a": starter.start(job, 1, made, environment)})
     put(programs, "squeue", "exec sleep 5")
-    starter._queue(Reach.of(environment))._good = None
+    starter._watcher(Reach.of(environment))._good = None
     job, made = job_in(tmp_path / "2")
     with pytest.raises(Unreachable, match="^it was not submitted yet: SLURM is being asked about the queue, and has not"):
         starter.start(job, 1, made, environment)
@@ -160,6 +163,125 @@ def test_a_batch_script_that_was_killed_is_said_to_be(
     assert starter.look({"a": handle})["a"] == Gone("failure", "job 7 ended with an error")
     job.attempt(1).claim.write_text("{}")
     assert starter.look({"a": handle})["a"] == Gone("failure", reason)
+
+
+def test_twenty_failed_jobs_and_a_slow_scontrol_keep_the_engine_from_nothing(
+    world: World,  # noqa: F811
+    programs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = tmp_path / "calls"
+    state = f"[ -e {tmp_path}/fail ] && [ $k -lt 21 ] && state=FAILED || state=RUNNING"
+    rows = f'n=$(wc -l < {calls}); k=1; while [ $k -le $n ]; do {state}; echo "$k|$state|None|main|n1|a|"; k=$((k+1)); done'
+    put(programs, "sbatch", f"echo x >> {calls}; wc -l < {calls}")
+    put(programs, "squeue", f"echo '{SQUEUE_HEADER}'; {rows}")
+    put(programs, "scontrol", "sleep 2.5; echo JobId=$4 JobState=FAILED ExitCode=0:9")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    world.context.starters = {**world.context.starters, "slurm": SlurmStarter(0.5)}
+    environment, sections = {"PATH": f"{programs}:/usr/bin:/bin"}, {"backend": {"kind": "slurm"}, "restart": {"lost_node": 0}}
+    jobs = [world.submit(f"s{number}", environment=environment, **sections) for number in range(21)]
+    world.tick(times=3)
+    for job in jobs:
+        world.paths(job).attempt(1).claim.write_text("{}")
+    (tmp_path / "fail").touch()
+    longest, end = 0.0, time.monotonic() + 60
+    while [world.view(job).state for job in jobs[:20]] != ["failed"] * 20:
+        begun = time.monotonic()
+        world.tick()
+        longest = max(longest, time.monotonic() - begun)
+        assert begun < end
+    assert longest < 3.0
+    assert world.view(jobs[20]).state in ("starting", "running")
+    for number, job in enumerate(jobs[:20], start=1):
+        assert world.view(job).reason == f"what ran attempt 1, in job {number} of SLURM, was killed by SIGKILL"
+
+
+def test_an_absent_job_is_looked_up_in_accounting_within_the_same_cycle(programs: Path, tmp_path: Path, monkeypatch) -> None:
+    put(programs, "squeue", f"echo '{SQUEUE_HEADER}'")
+    put(programs, "scontrol", "echo 'AccountingStorageType = accounting_storage/slurmdbd'")
+    put(programs, "sacct", f"echo \"$*\" >> {tmp_path}/calls; echo '{SACCT_HEADER}'; echo '7|TIMEOUT|main|n1|a|'")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    job, _ = job_in(tmp_path)
+    handle = {"kind": "slurm", "job_id": "7", "dir": str(job.root), "attempt": 1}
+    starter = SlurmStarter(600.0)
+    while isinstance(seen := starter.look({"a": handle})["a"], Unknown):
+        pass
+    assert seen == Gone("time_limit", "job 7 reached SLURM's time limit")
+    assert "-j 7 " in (tmp_path / "calls").read_text()
+
+
+def test_a_frozen_controller_does_not_hold_the_caller_and_the_submission_is_not_lost(
+    programs: Path, tmp_path: Path, monkeypatch
+) -> None:
+    put(programs, "sbatch", f"echo x >> {tmp_path}/calls; while [ ! -e {tmp_path}/answer ]; do sleep 0.05; done; echo 7")
+    monkeypatch.setattr("launcher.slurm.starter.SUBMIT_PATIENCE", 0.2)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    environment = {"PATH": f"{programs}:/usr/bin:/bin"}
+    starter = SlurmStarter(600.0)
+    job, made = job_in(tmp_path / "1")
+    for ask in (lambda: starter.start(job, 1, made, environment), lambda: starter.find(job, 1)):
+        begun = time.monotonic()
+        with pytest.raises(Unreachable, match="not known: sbatch has not come to an end yet"):
+            ask()
+        assert time.monotonic() - begun < 2.0
+    other, others_plan = job_in(tmp_path / "2")
+    with pytest.raises(Unreachable, match="it was not submitted yet: another job a moment ago"):
+        starter.start(other, 1, others_plan, environment)
+    (tmp_path / "answer").touch()
+    assert until_known(starter, job)["job_id"] == "7"
+    assert (tmp_path / "calls").read_text() == "x\n"
+
+
+def test_a_late_refusal_is_one(programs: Path, tmp_path: Path, monkeypatch) -> None:
+    put(programs, "sbatch", "sleep 0.5; echo 'sbatch: error: Batch job submission failed: Invalid partition name' >&2; exit 1")
+    monkeypatch.setattr("launcher.slurm.starter.SUBMIT_PATIENCE", 0.1)
+    environment = {"PATH": f"{programs}:/usr/bin:/bin"}
+    starter = SlurmStarter(600.0)
+    job, made = job_in(tmp_path / "1")
+    with pytest.raises(Unreachable):
+        starter.start(job, 1, made, environment)
+    assert until_known(starter, job) is None
+    with pytest.raises(StartError, match="SLURM refused the job: Invalid partition name"):
+        starter.start(job, 1, made, environment)
+
+
+def until_known(starter: SlurmStarter, job: JobPaths) -> Handle | None:
+    """What became of a submission that was under way."""
+    end = time.monotonic() + 30
+    while True:
+        try:
+            return starter.find(job, 1)
+        except Unreachable:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+def ended(cause: str) -> AttemptEnd:
+    return AttemptEnd(1, "failed", cause, 1)
+
+
+AGAIN = Restart(0.0, "it is started again", ())
+OVER = Final("failed", 1, "no more")
+
+
+@pytest.mark.parametrize(
+    ("requeue", "end", "verdict", "cancelled", "unexplained", "again"),
+    [
+        ("true", "failure", AGAIN, False, False, True),
+        ("true", "preemption", AGAIN, False, False, True),
+        ("true", "preemption", AGAIN, False, True, False),
+        ("true", "lost_node", AGAIN, False, True, True),
+        ("true", "failure", OVER, False, False, False),
+        ("true", "failure", AGAIN, True, False, False),
+        ("false", "failure", AGAIN, False, False, False),
+    ],
+)
+def test_a_job_puts_itself_back_only_if_it_is_its_turn_to_decide(
+    requeue: str, end: str, verdict: Restart | Final, cancelled: bool, unexplained: bool, again: bool
+) -> None:
+    made = plan(f"resources: {{ranks: 2}}\nslurm: {{requeue: {requeue}}}")
+    assert requeue_decision(made, ended(end), verdict, cancelled=cancelled, unexplained=unexplained) is again
 
 
 def test_budgets_count_from_the_last_retry_whoever_has_submitted(tmp_path: Path) -> None:

@@ -10,11 +10,9 @@ from launcher.cli.doctor.checks import Check
 from launcher.host.program import Answer
 from launcher.host.text import counted, duration
 from launcher.jobdir.plan import Plan
-from launcher.slurm import commands, fit
+from launcher.slurm import commands
+from launcher.slurm.check import Examined, Examiner, Partition, Site, expected_start, fitting, said_in_trial
 from launcher.slurm.commands import Reach
-from launcher.slurm.examine import Examined, Examiner, said_in_trial
-from launcher.slurm.fit import Site
-from launcher.slurm.site import Partition, expected_start
 from launcher.slurm.start_method import parse_types
 from launcher.spec.model import Spec
 
@@ -59,7 +57,7 @@ def _job(plan: Plan, examined: Examined) -> Iterator[Check]:
         fix = "ask for less, or for what there is" if finding.certain else "no more than a hint"
         yield Check(finding.path, "missing" if finding.certain else "note", finding.message, fix)
     if not examined.certain:
-        names = ", ".join(dict.fromkeys(name for site in examined.sites for name in fit.fitting(plan, site)))
+        names = ", ".join(dict.fromkeys(name for site in examined.sites for name in fitting(plan, site)))
         yield Check("the job", "ok", f"fits into partition {names}" if names else "fits")
     if examined.trial is not None:
         yield _wait(examined.trial)

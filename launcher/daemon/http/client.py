@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from launcher.daemon.dirs import Dirs, check_private
+from launcher.daemon.dirs import Dirs
 from launcher.daemon.http.messages import DaemonStatus, JobView, Retry, Submission
 from launcher.errors import LauncherError, UnreachableError, UsageError
+from launcher.jobdir.paths import check_private
 
 if TYPE_CHECKING:
     from launcher.daemon.lease import Holder  # brings in SQLite, which commands do without while a daemon answers

@@ -20,6 +20,7 @@ from launcher.daemon.dirs import Dirs
 from launcher.daemon.http.client import Client
 from launcher.errors import LauncherError, UnreachableError, UsageError
 from launcher.host.processes import alive
+from launcher.jobdir import paths
 from tests.launcher.daemon.real import RealDaemon, run_daemon, until
 from tests.real import ROOT, need
 
@@ -239,13 +240,13 @@ def test_directories_that_cannot_serve_are_named(tmp_path: os.PathLike[str], mon
         with pytest.raises(LauncherError, match="is not a directory"):
             Dirs(folder / "s", Path(short) / "link").make()
     with pytest.raises(LauncherError, match="is open to other users"):
-        dirs.check_private(open_)
+        paths.check_private(open_)
     monkeypatch.setattr(dirs, "is_network", lambda path: True)
     with pytest.raises(LauncherError, match="on a network file system"):
         dirs.check_socket_path(Path("/tmp/x/daemon.sock"))
     (folder / "file").write_text("")
     with pytest.raises(LauncherError, match="cannot be made: Not a directory"):
-        dirs.make_private(folder / "file" / "below")
+        paths.make_private(folder / "file" / "below")
 
 
 def test_an_answer_that_never_comes_is_reported_in_time(daemon: RealDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
