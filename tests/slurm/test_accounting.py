@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from launcher.cli.run import prepared_jobs
+from launcher.cli.planned import prepared_jobs
 
 from launcher.attempt.starter import StartError
 from launcher.cli.doctor import slurm

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from launcher.cli.run import prepared_jobs
+from launcher.cli.planned import prepared_jobs
 
 from launcher.errors import PlanError
 from launcher.host.program import Answer
