@@ -4,10 +4,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from launcher.cli.planned import prepared_jobs
 
 from launcher.attempt.starter import StartError
 from launcher.cli.doctor import slurm
+from launcher.cli.planned import prepared_jobs
 from launcher.errors import PlanError
 from tests.launcher.helpers import spec
 from tests.real import need

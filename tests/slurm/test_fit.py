@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from launcher.cli.planned import prepared_jobs
 
+from launcher.cli.planned import prepared_jobs
 from launcher.errors import PlanError
 from launcher.host.program import Answer
 from launcher.slurm import check
