@@ -152,6 +152,18 @@ class ForwardingCommunicator:
         self.inner.close()
 
 
+def flattened(array: Buffer) -> Buffer:
+    """View a buffer in one dimension.
+
+    Raises:
+        ValueError: it is not contiguous.
+    """
+    flat = array.reshape(-1)
+    if not np.shares_memory(flat, array) and array.size:
+        raise ValueError("a buffer on the wire must be contiguous")
+    return flat
+
+
 def gather_bytes(communicator: Communicator, data: bytes, root: int = 0) -> list[bytes] | None:
     """Gather byte strings of different lengths; returns the list in rank order on ``root``, None on other ranks."""
     length = np.array([len(data)], dtype=np.int64)

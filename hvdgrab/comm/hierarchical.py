@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdgrab.comm.communicator import Buffer, Communicator, ForwardingCommunicator
+from hvdgrab.comm.communicator import Buffer, Communicator, ForwardingCommunicator, flattened
 from hvdgrab.comm.topology import Topology
 from hvdgrab.comm.waiting import Waiting
 from hvdgrab.comm.window import Bytes, NodeWindow
@@ -359,10 +359,7 @@ class _BroadcastStep(Step):
 
 
 def _as_bytes(array: Buffer) -> Bytes:
-    flat = array.reshape(-1)
-    if not np.shares_memory(flat, array) and array.size:
-        raise ValueError("a buffer on the wire must be contiguous")
-    return flat.view(np.uint8)
+    return flattened(array).view(np.uint8)
 
 
 def _rows_as_bytes(array: Buffer) -> Bytes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdgrab.comm.communicator import Buffer
+from hvdgrab.comm.communicator import Buffer, flattened
 from hvdgrab.comm.waiting import Waiting
 from hvdgrab.errors import CommunicatorClosed
 
@@ -181,9 +181,7 @@ class MPICommunicator:
             )
 
     def _chunks(self, array: Buffer) -> list[Buffer]:
-        flat = array.reshape(-1)
-        if not np.shares_memory(flat, array) and array.size:
-            raise ValueError("a buffer on the wire must be contiguous")
+        flat = flattened(array)
         return [flat[start : start + self._chunk] for start in range(0, max(flat.size, 1), self._chunk)]
 
     def _wait(self, requests: list[Any], what: str, peer: int | None = None) -> None:
