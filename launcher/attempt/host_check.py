@@ -17,6 +17,9 @@ from pathlib import Path
 from launcher.attempt.sweep import sweep
 from launcher.jobdir.paths import AttemptPaths, JobPaths
 
+SAME, OTHER, MISSING = "the same", "another one", "missing"
+"""What a host sees in the place of the job directory."""
+
 
 def token_of(attempt: AttemptPaths) -> str:
     """What tells whether two hosts see the same attempt's directory; '' if there is none."""
@@ -33,7 +36,7 @@ def answer(attempt: AttemptPaths, token: str, workdir: str) -> dict[str, object]
     return {
         "host": os.uname().nodename,
         "cores": len(os.sched_getaffinity(0)),
-        "job_dir": "the same" if seen == token else "another one" if attempt.job.root.is_dir() else "missing",
+        "job_dir": SAME if seen == token else OTHER if attempt.job.root.is_dir() else MISSING,
         "writable": os.access(attempt.ranks, os.W_OK) and os.access(attempt.job.logs, os.W_OK),
         "workdir": Path(workdir).is_dir(),
         "remaining": left,

@@ -56,10 +56,7 @@ class Program:
             )  # fmt: skip
         except OSError as error:
             raise BackendError(f"{plan.argv[0]} could not be started: {why(error, plan.argv[0])}") from error
-        assert process.stdout is not None
-        output = Output(os.dup(process.stdout.fileno()), file, secrets)
-        process.stdout.close()
-        return cls(process, output, attempt, before)
+        return cls(process, Output.of(process, file, secrets), attempt, before)
 
     @property
     def pid(self) -> int:

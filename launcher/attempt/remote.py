@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.attempt.host_check import token_of
+from launcher.attempt.host_check import MISSING, SAME, token_of
 from launcher.host import ssh
 from launcher.host.program import Answer
 from launcher.jobdir.paths import AttemptPaths
@@ -83,9 +83,9 @@ def _data(answer: Answer) -> dict[str, Any] | None:
 
 
 def _no_answer(host: str, answer: Answer, plan: Plan) -> Fault:
-    said = answer.complaint
+    said = answer.complaint if answer.stderr.strip() else ""
     if answer.code is None:
-        what = f"no answer within {CHECK_SECONDS:.0f} s"
+        what = f"{plan.placement.ssh_command[0]} {said}" if answer.missing else said
         return Fault(host, what, f"try `ssh {host} true`, and leave the host out while it is down", unreachable=True)
     if answer.code == ssh.EXIT_NO_CONNECTION:
         return _ssh_failed(host, said)
@@ -113,8 +113,8 @@ def _ssh_failed(host: str, said: str) -> Fault:
 
 def _wrong(host: str, data: dict[str, Any], plan: Plan) -> list[Fault]:
     faults = []
-    if data.get("job_dir") != "the same":
-        seen = "is not there" if data.get("job_dir") == "missing" else "is another directory there"
+    if data.get("job_dir") != SAME:
+        seen = "is not there" if data.get("job_dir") == MISSING else "is another directory there"
         remedy = "put the jobs on a file system that all hosts share (--jobs-dir)"
         faults.append(Fault(host, f"the job directory {plan.job.dir} {seen}", remedy))
     elif not data.get("writable"):

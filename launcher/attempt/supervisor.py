@@ -31,8 +31,6 @@ from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
 from launcher.jobdir.stop import Stop
 
-__all__ = ["AlreadyClaimedError", "AttemptRun", "SilentView", "View"]
-
 TICK = 0.25
 """Seconds between looks at metrics and marks."""
 TOUCH = 5.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -179,6 +180,15 @@ def _send(entry: Entry, number: int) -> None:
             signal.pidfd_send_signal(handle, number)
     finally:
         os.close(handle)
+
+
+def kill_descendants(seconds: float = 10.0) -> None:
+    """Kill every process below this one, and collect it, for at most so many seconds: KILL ends some only later."""
+    last = time.monotonic() + seconds
+    while (found := descendants(os.getpid())) and time.monotonic() < last:
+        send(found, signal.SIGKILL)
+        time.sleep(0.01)
+        reap()
 
 
 def group(pid: int) -> int | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from launcher.attempt.lifeline import Lifeline
 from launcher.attempt.rank.output import LogFile, Output
-from launcher.attempt.rank.task import NO_PARENT, Task, read_task, start
+from launcher.attempt.rank.task import EXIT_NOT_STARTED, NO_PARENT, Task, read_task, start
 from launcher.host import processes
 from launcher.host.processes import node_name
 from launcher.host.signals import STOPPING, SignalBox
@@ -35,10 +35,7 @@ DRAIN = 0.5
 POLL = 1.0
 """Seconds between looks at ``stop.json`` and at the supervisor."""
 HEARTBEAT = 5.0
-KILLED_WITHIN = 10.0
-"""Seconds for which processes that KILL does not end at once are waited for."""
 EXIT_NOT_FOUND = 127
-EXIT_NOT_STARTED = 126
 EXIT_SUPERSEDED = 75
 
 
@@ -131,7 +128,7 @@ class Keeper:
             processes.reap_others(self._process.pid)
             self._keep_time(time.monotonic())
         self._output.drain(DRAIN)
-        self._end_descendants()
+        processes.kill_descendants()
         self._output.close()
         return self.mark.ended_now(self._process.returncode, lost_output=self._output.lost)
 
@@ -228,13 +225,6 @@ class Keeper:
             os.killpg(self._process.pid, number)
         own_group = self._process.pid
         processes.send([entry for entry in processes.descendants(os.getpid()) if processes.group(entry.pid) != own_group], number)
-
-    def _end_descendants(self) -> None:
-        last = time.monotonic() + KILLED_WITHIN
-        while (found := processes.descendants(os.getpid())) and time.monotonic() < last:
-            processes.send(found, signal.SIGKILL)
-            time.sleep(0.01)
-            processes.reap()
 
 
 def keep(attempt: AttemptPaths, rank: int, line: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -124,6 +125,14 @@ class Output:
         """Whether the pipe may still bring something."""
         self.last = b""
         """The end of what has come, secrets hidden."""
+
+    @classmethod
+    def of(cls, process: subprocess.Popen[bytes], log: LogFile, secrets: Iterable[str]) -> Output:
+        """The output of a program that was started with its streams in a pipe."""
+        assert process.stdout is not None
+        pipe = os.dup(process.stdout.fileno())
+        process.stdout.close()  # the object would otherwise close the descriptor a second time
+        return cls(pipe, log, secrets)
 
     def fileno(self) -> int:
         """Descriptor to wait on, while `open`."""

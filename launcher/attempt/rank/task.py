@@ -15,6 +15,7 @@ from launcher.jobdir.variables import own_variables
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 """Variables in which MPIs and schedulers say which rank this is, in the order in which they are asked."""
+EXIT_NOT_STARTED = 126
 NO_PARENT = 0
 """Stands among the signals that a wrapper hands to its keeper for: the process that started the wrapper has gone."""
 
@@ -99,7 +100,4 @@ def start(task: Task, log: LogFile) -> tuple[subprocess.Popen[bytes], Output]:
         close_fds=False,
         bufsize=0,
     )
-    assert process.stdout is not None
-    output = Output(os.dup(process.stdout.fileno()), log, task.secrets)
-    process.stdout.close()  # the object would otherwise close the descriptor a second time
-    return process, output
+    return process, Output.of(process, log, task.secrets)

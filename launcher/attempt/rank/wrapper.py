@@ -17,12 +17,11 @@ import os
 import select
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.attempt.rank.task import NO_PARENT, find_rank
+from launcher.attempt.rank.task import EXIT_NOT_STARTED, NO_PARENT, find_rank
 from launcher.host import processes
 from launcher.host.signals import STOPPING, SignalBox
 from launcher.host.text import why
@@ -32,7 +31,6 @@ from launcher.jobdir.paths import AttemptPaths, JobPaths
 PASSED_ON = (*STOPPING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 PARENT_POLL = 1.0
 """Seconds between looks at whether what started the wrapper still lives."""
-EXIT_NOT_STARTED = 126
 
 
 def run(attempt: AttemptPaths, rank: int) -> int:
@@ -47,7 +45,7 @@ def run(attempt: AttemptPaths, rank: int) -> int:
     processes.become_subreaper()
     with SignalBox(PASSED_ON) as signals:
         code = _watch(keeper, parent, write, signals)
-        _end_descendants()
+        processes.kill_descendants()  # the keeper leaves none unless it was killed
     return code if code >= 0 else _keeper_was_killed(attempt, rank, -code)
 
 
@@ -81,15 +79,6 @@ def _watch(keeper: int, parent: int, line: int, signals: SignalBox) -> int:
         ended = processes.reap()
         if keeper in ended:
             return os.waitstatus_to_exitcode(ended[keeper])
-
-
-def _end_descendants(seconds: float = 10.0) -> None:
-    """End whatever the keeper left if it was killed."""
-    last = time.monotonic() + seconds
-    while (found := processes.descendants(os.getpid())) and time.monotonic() < last:
-        processes.send(found, signal.SIGKILL)
-        time.sleep(0.02)
-        processes.reap()
 
 
 def _keeper_was_killed(attempt: AttemptPaths, rank: int, number: int) -> int:
