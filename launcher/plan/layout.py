@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from launcher.jobdir.plan import HostSlots
 from launcher.spec.hosts import merge, parse_hosts
-from launcher.spec.model import Spec
-from launcher.spec.sections import SshSettings
+from launcher.spec.model import Spec, SshSettings
 
 AUTO_RANKS = 4
 AUTO_RANKS_ONE_CORE = 2

@@ -21,7 +21,7 @@ from launcher.errors import PlanError
 from launcher.host.program import run
 
 if TYPE_CHECKING:
-    from launcher.spec.sections import NetworkSettings  # supervisors need this module and no pydantic
+    from launcher.spec.model import NetworkSettings  # supervisors need this module and no pydantic
 
 Flavour = Literal["openmpi", "mpich", "intel", "unknown"]
 NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}

@@ -21,8 +21,7 @@ from launcher.plan.checks import check_root, check_spec
 from launcher.plan.facts import Facts
 from launcher.plan.layout import Layout, SpreadError, make_layout, spread, ssh_command, without
 from launcher.plan.mpi import network_args, network_environment, options_of
-from launcher.spec.model import Spec
-from launcher.spec.sections import RestartSettings, SlurmSettings
+from launcher.spec.model import RestartSettings, SlurmSettings, Spec
 from launcher.spec.variables import scrubbed
 
 

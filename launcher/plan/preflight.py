@@ -12,8 +12,7 @@ from launcher.errors import PlanError, Problem
 from launcher.host.files import find_executable
 from launcher.jobdir import variables
 from launcher.jobdir.plan import SHORTEST_SECRET, Plan
-from launcher.spec.model import Spec
-from launcher.spec.sections import NetworkSettings
+from launcher.spec.model import NetworkSettings, Spec
 
 FILES_OF_MPIRUN = 24
 """Open files of an mpirun without ranks, and its own margin."""

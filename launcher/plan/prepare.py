@@ -17,7 +17,6 @@ from launcher.plan import facts, preflight
 from launcher.plan.planning import make_plan
 from launcher.spec import loader
 from launcher.spec.model import Spec
-from launcher.spec.source import find_spec
 
 QuerySite = Callable[[Sequence[tuple[Spec, Plan]]], Sequence[str]]
 
@@ -39,8 +38,7 @@ def load(file: str, overrides: Sequence[str]) -> list[Spec]:
     Raises:
         UsageError, SpecError: naming what is wrong.
     """
-    path = find_spec(file)
-    return loader.load_all(path, overrides, shown_as=file if Path(file) == path else str(path), group_of=new_id)
+    return loader.load(loader.Source.find(file), overrides, new_id)
 
 
 def prepare(

@@ -1,7 +1,7 @@
-"""From a file and ``--set`` options to a `Spec`, with errors that name file, line, path and the nearest valid key.
+"""From the name of a file and ``--set`` options to specs, with errors that name file, line, path and the nearest valid key.
 
 Scalars are read by YAML 1.2's core rules, so that ``on`` and ``1:30:00`` are text.  A number with a leading zero means different
-things in YAML 1.1 and 1.2 and is refused.  Under the keys of `LITERAL` every scalar is text exactly as it is written.
+things in YAML 1.1 and 1.2 and is refused.  In settings that hold text every scalar is text exactly as it is written.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,103 +19,82 @@ from pydantic import ValidationError
 
 from launcher.errors import Problem, SpecError, UsageError
 from launcher.jobdir.paths import NAME_PATTERN, NAME_RULE
-from launcher.spec.document import MAX_BYTES, Node, parse
+from launcher.spec.document import MAX_BYTES, NULLS, Node, apply, nullable_text, parse
 from launcher.spec.hosts import read_hostfile
-from launcher.spec.model import Places, Spec
-from launcher.spec.overrides import apply
+from launcher.spec.model import Places, Spec, text_settings
 from launcher.spec.problems import describe, places_of
 from launcher.spec.variants import expanded_trees
 
-LITERAL = ("name", "command", "workdir", "env", "secrets", "backend.extra_args")
-"""Settings whose scalars are never read as numbers or truth values."""
-LITERAL_OR_NULL = (
-    "backend.mpirun", "checkpoint.signal", "depends_on", "group", "network.horovod", "network.interface",
-    "network.nccl_debug", "network.nccl_socket_ifname", "network.ucx_devices", "network.ucx_transports", "resources.hostfile",
-    "resources.hosts", "resources.ssh.identity", "resources.ssh.options", "resources.ssh.user", "slurm.account",
-    "slurm.clusters", "slurm.constraint", "slurm.exclude", "slurm.extra", "slurm.mpi", "slurm.partition", "slurm.prologue",
-    "slurm.qos", "slurm.reservation",
-)  # fmt: skip
-"""The same, except that YAML's null stays null."""
-
-_NULLS = ("", "~", "null", "Null", "NULL")
+ENDINGS = (".yaml", ".yml")
 _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,30}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]{1,40}|[0-9]{1,40}(\.[0-9]{0,40})?)([eE][-+]?[0-9]{1,4})?")
 
 
-def load(path: Path, overrides: Sequence[str] = (), shown_as: str | None = None) -> Spec:
-    """Read a job's YAML.
+@dataclass(frozen=True)
+class Source:
+    """The text of a job's YAML."""
+
+    text: str
+    name: str
+    """What errors call it."""
+    default_name: str | None = None
+    """The job's name if the text gives none."""
+
+    @classmethod
+    def of_file(cls, path: Path, shown_as: str | None = None) -> Source:
+        """The text of a file, which errors call by its path, or as it is shown.
+
+        Raises:
+            UsageError: if the file cannot be read.
+            SpecError: if it holds no text, or too much.
+        """
+        name = shown_as or str(path)
+        return cls(_read(path, name), name, path.stem)
+
+    @classmethod
+    def find(cls, wanted: str) -> Source:
+        """The text of a file, or of a ready-made job (`find_spec`).
+
+        Raises:
+            UsageError, SpecError: as `of_file`.
+        """
+        path = find_spec(wanted)
+        return cls.of_file(path, wanted if Path(wanted) == path else str(path))
+
+
+def load(source: Source, overrides: Sequence[str] = (), group_of: Callable[[str], str] = str) -> list[Spec]:
+    """The specs of a job's YAML: one, or one for each combination of its variants, which are then of one group.
+
+    The names of variants are ``name-order-rr-seed-0`` and the like.
 
     Args:
-        path: the file.
-        overrides: ``a.b=c`` texts, applied in order.
-        shown_as: what errors call the file; by default its path.
-
-    Raises:
-        UsageError: where the file cannot be read.
-        SpecError: where it, or an override, is wrong; it holds every fault that was found.
-    """
-    source = shown_as or str(path)
-    return load_text(_read(path, source), source, overrides, default_name=path.stem)
-
-
-def load_text(text: str, source: str, overrides: Sequence[str] = (), default_name: str | None = None) -> Spec:
-    """The same for text; ``default_name`` is the job's name where the text gives none."""
-    return _spec_of(_tree(text, source, overrides), source, default_name)
-
-
-def load_all(
-    path: Path, overrides: Sequence[str] = (), shown_as: str | None = None, group_of: Callable[[str], str] = str
-) -> list[Spec]:
-    """Read a job's YAML with its variants: one spec for each combination of their values, all of one group.
-
-    A file without variants is one spec.  The names of the jobs are ``name-order-rr-seed-0`` and the like.
-
-    Args:
-        path: the file.
+        source: the text.
         overrides: ``a.b=c`` texts, applied in order; a setting that varies cannot be set.
-        shown_as: what errors call the file; by default its path.
-        group_of: makes the group's name from the file's ``name``, where the file names no group.
+        group_of: makes the group's name from the job's ``name``, if the text names no group.
 
     Raises:
-        UsageError: where the file cannot be read.
-        SpecError: where it, an override or a variant is wrong.
+        SpecError: if the text, an override or a variant is wrong; it holds every fault that was found.
     """
-    source = shown_as or str(path)
-    return load_all_text(_read(path, source), source, overrides, path.stem, group_of)
-
-
-def load_all_text(
-    text: str,
-    source: str,
-    overrides: Sequence[str] = (),
-    default_name: str | None = None,
-    group_of: Callable[[str], str] = str,
-) -> list[Spec]:
-    """The same for text."""
-    root = _tree(text, source, overrides)
-    spec = _spec_of(root, source, default_name)
-    trees = expanded_trees(spec, root, spec.group or group_of(spec.name))
-    return [_spec_of(changed, source, default_name) for changed in trees] or [spec]
-
-
-def _tree(text: str, source: str, overrides: Sequence[str]) -> Node:
-    root = parse(text, source)
+    root = parse(source.text, source.name)
     if not isinstance(root.content, dict):
-        raise SpecError([Problem(source, root.line, "", "a job is a mapping of settings, such as `command: python train.py`")])
+        message = "a job is a mapping of settings, such as `command: python train.py`"
+        raise SpecError([Problem(source.name, root.line, "", message)])
     for override in overrides:
-        root = apply(root, override, LITERAL, LITERAL_OR_NULL)
-    return root
+        root = apply(root, override, text_settings())
+    spec = _spec_of(root, source)
+    trees = expanded_trees(spec, root, spec.group or group_of(spec.name))
+    return [_spec_of(changed, source) for changed in trees] or [spec]
 
 
-def _spec_of(root: Node, source: str, default_name: str | None) -> Spec:
-    data = _sections(root, default_name)
+def _spec_of(root: Node, source: Source) -> Spec:
+    data = _sections(root, source.default_name)
     try:
         spec = Spec.model_validate(data, strict=True)
     except ValidationError as error:
         raise SpecError(describe(error, root)) from None
-    return _with_hosts(spec.located(Places(source, places_of(root))))
+    return _with_hosts(spec.located(Places(source.name, places_of(root))))
 
 
 def _with_hosts(spec: Spec) -> Spec:
@@ -162,7 +143,7 @@ def _sections(root: Node, default_name: str | None) -> dict[str, Any]:
 
 def _empty(node: Node) -> bool:
     """Whether a section was named but left empty, which means its defaults."""
-    return node.plain and node.content in _NULLS
+    return node.plain and node.content in NULLS
 
 
 def _split(text: str, node: Node) -> list[str]:
@@ -170,15 +151,6 @@ def _split(text: str, node: Node) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise SpecError([Problem(node.source, node.line, "command", f"cannot be split into arguments: {error}")]) from None
-
-
-def _varied(path: str) -> str:
-    """The setting that a value under ``variants`` is for; other paths as they are."""
-    return path.removeprefix("variants.")
-
-
-def _below(path: str, names: Sequence[str]) -> bool:
-    return any(path == name or path.startswith(name + ".") for name in names)
 
 
 def _value(node: Node, path: str) -> Any:
@@ -189,26 +161,22 @@ def _value(node: Node, path: str) -> Any:
         return [_value(child, f"{path}.{index}") for index, child in enumerate(node.content)]
     if not node.plain:
         return node.content
-    path = _varied(path)
-    if _below(path, LITERAL):
-        return _literal_text(node, path)
-    if _below(path, LITERAL_OR_NULL):
-        return None if node.content in _NULLS else node.content
-    return _scalar(node, path)
-
-
-def _literal_text(node: Node, path: str) -> str:
-    assert isinstance(node.content, str)
-    if node.content in _NULLS:
-        message = f"{node.content or 'nothing'} is YAML's null: put it in quotes if it is meant as text"
-        raise SpecError([Problem(node.source, node.line, path, message)])
-    return node.content
+    path = path.removeprefix("variants.")  # values under variants are read like those of their setting
+    nullable = nullable_text(path, text_settings())
+    if nullable is None:
+        return _scalar(node, path)
+    if node.content not in NULLS:
+        return node.content
+    if nullable:
+        return None
+    message = f"{node.content or 'nothing'} is YAML's null: put it in quotes if it is meant as text"
+    raise SpecError([Problem(node.source, node.line, path, message)])
 
 
 def _scalar(node: Node, path: str) -> Any:
     text = node.content
     assert isinstance(text, str)
-    if text in _NULLS:
+    if text in NULLS:
         return None
     if text in _TRUTH:
         return _TRUTH[text]
@@ -218,3 +186,45 @@ def _scalar(node: Node, path: str) -> Any:
     if _INTEGER.fullmatch(text):
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else text
+
+
+def shipped_directories() -> list[Path]:
+    """Where ready-made jobs lie: in an installed package, or beside the package in a checkout."""
+    package = Path(str(files("launcher")))
+    return [path for path in (package / "_shipped" / "configs", package.parent / "configs") if path.is_dir()]
+
+
+def shipped_names() -> list[str]:
+    """Names of the ready-made jobs."""
+    return sorted({path.stem for folder in shipped_directories() for path in folder.iterdir() if path.suffix in ENDINGS})
+
+
+def find_spec(wanted: str) -> Path:
+    """The file that is meant: the path itself, else a ready-made job called so (``configs/quickstart.yaml`` or ``quickstart``).
+
+    Raises:
+        UsageError: if there is none, naming the ready-made ones.
+    """
+    path = Path(wanted).expanduser()
+    if path.is_file():
+        return path
+    found = _shipped(wanted) if not path.is_absolute() else None
+    if found is not None:
+        return found
+    if path.is_dir():
+        raise UsageError(f"{wanted} is a directory; a job is one YAML file")
+    if path.exists():
+        raise UsageError(f"{wanted} is not a regular file")
+    names = ", ".join(shipped_names())
+    a_word = len(path.parts) == 1 and not path.suffix  # it may be meant as a command
+    what = f"there is no command or file called {wanted!r}" if a_word else f"there is no file {wanted}"
+    raise UsageError(what + (f"; ready-made jobs: {names}" if names else ""))
+
+
+def _shipped(wanted: str) -> Path | None:
+    path = Path(wanted)
+    if path.parts[:-1] not in ((), ("configs",)) or path.name in ("", ".", ".."):
+        return None
+    names = [path.name] if path.suffix in ENDINGS else [path.name + ending for ending in ENDINGS]
+    candidates = [folder / name for folder in shipped_directories() for name in names]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)

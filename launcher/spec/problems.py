@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from launcher.errors import Problem
 from launcher.host.text import short
 from launcher.spec.document import Node
-from launcher.spec.model import Spec
+from launcher.spec.model import Spec, model_in
 
 _TEXT_INSTEAD = {
     "bool_type": "must be true or false",
@@ -100,12 +100,6 @@ def valid_keys(path: Sequence[str]) -> tuple[str, ...]:
         assert below is not None, "unknown keys are found in sections only"
         model = below
     return tuple(model.model_fields)
-
-
-def model_in(annotation: Any) -> type[BaseModel] | None:
-    """A section's model, also of one that may be left out, which is a union of its model and None; else None."""
-    kinds = (annotation, *get_args(annotation))
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
 def _children(node: Node) -> list[tuple[str, Node]]:

@@ -5,25 +5,16 @@ It accepts everything that `launcher.spec.loader` accepts, and refuses most of w
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
-import textwrap
 from typing import Any
 
-from pydantic import BaseModel
-
-from launcher.spec.loader import LITERAL, LITERAL_OR_NULL
-from launcher.spec.model import Spec
-from launcher.spec.overrides import SHORT_FORMS
-from launcher.spec.problems import model_in
+from launcher.spec.document import SHORT_FORMS
+from launcher.spec.fields import OneOrMore
+from launcher.spec.model import Spec, settings, text_settings
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TEXT = ["string", "number", "boolean"]
 """What may stand where text is wanted: unquoted words that look like numbers are taken as they are written."""
-
-ONE_OR_MORE = ("depends_on", "resources.hosts", "resources.ssh.options")
-"""Lists that a single text may stand for."""
 
 Schema = dict[str, Any]
 
@@ -37,18 +28,21 @@ def document() -> Schema:
     """The schema as plain data."""
     schema = Spec.model_json_schema(mode="validation")
     definitions: Schema = schema.get("$defs", {})
-    _describe(schema, Spec, definitions)
-    for path in (*LITERAL, *LITERAL_OR_NULL):
+    for section in (schema, *definitions.values()):  # pydantic leaves out a description that the section's model has too
+        for node in section["properties"].values():
+            if "$ref" in node:
+                node.setdefault("description", _definition(node, definitions)["description"])
+    for path, nullable in text_settings().items():
         node = _at(schema, path.split("."), definitions)
         _widen(node)
-        if path in LITERAL_OR_NULL:
+        if nullable:
             _allow(node, {"type": "null"})
     for path, key in SHORT_FORMS.items():
         section = _definition(_at(schema, path.split("."), definitions), definitions)
         _allow(_at(schema, path.split("."), definitions), dict(section["properties"][key]))
     properties = schema["properties"]
     properties["command"] = {**_described(properties["command"]), "anyOf": [{"type": _TEXT}, _list_of({"type": _TEXT})]}
-    for path in ONE_OR_MORE:
+    for path in (path for path, info in settings() if OneOrMore in info.metadata):
         node = _at(schema, path.split("."), definitions)
         words = _described(node)
         node.clear()
@@ -56,7 +50,7 @@ def document() -> Schema:
     properties["variants"] = {**_described(properties["variants"]), "type": "object"}
     for node in properties.values():
         _allow(node, {"type": "null"})
-    return {"$schema": DIALECT, "title": "hvdgrab job", **_without_titles(schema), "required": ["command"]}
+    return {"$schema": DIALECT, "title": "hvdgrab job", **_in_words(schema), "required": ["command"]}
 
 
 def _list_of(item: Schema) -> Schema:
@@ -104,32 +98,13 @@ def _widen(node: Schema) -> None:
                 one["type"] = list(_TEXT)
 
 
-def _describe(schema: Schema, model: type[BaseModel], definitions: Schema) -> None:
-    """Put the models' own words beside every setting.  Recursion is bounded by the depth of the sections."""
-    for name, words in docstrings(model).items():
-        if name in schema["properties"]:
-            schema["properties"][name]["description"] = words
-    for name, field in model.model_fields.items():
-        below = model_in(field.annotation)
-        if below is not None:
-            _describe(_definition(schema["properties"][name], definitions), below, definitions)
-
-
-def docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """The text below each setting of a model, as one line without markup."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    found: dict[str, str] = {}
-    for field, words in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(words, ast.Expr):
-            value = words.value
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found[field.target.id] = " ".join(value.value.replace("``", "").split())
-    return found
-
-
-def _without_titles(value: Any) -> Any:
-    """Without the titles that repeat each setting's own name."""
-    if isinstance(value, dict):
-        return {key: _without_titles(below) for key, below in value.items() if not (key == "title" and isinstance(below, str))}
-    return [_without_titles(below) for below in value] if isinstance(value, list) else value
+def _in_words(value: Any) -> Any:
+    """Without the titles that repeat each setting's own name, and with descriptions as one line without markup."""
+    if isinstance(value, list):
+        return [_in_words(below) for below in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: _in_words(below) for key, below in value.items() if not (key == "title" and isinstance(below, str))}
+    if isinstance(kept.get("description"), str):
+        kept["description"] = " ".join(kept["description"].replace("``", "").split())
+    return kept

@@ -18,8 +18,7 @@ from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.paths import JobPaths, new_id
 from launcher.plan import facts
 from launcher.plan.planning import make_plan
-from launcher.spec.loader import load_text
-from tests.launcher.helpers import CHECKOUT, clean_environment
+from tests.launcher.helpers import CHECKOUT, clean_environment, load_text
 
 QUICK = {"HVDGRAB_GRACE_SECONDS": "0.5", "HVDGRAB_HEARTBEAT_SECONDS": "0.2"}
 """Tests do not wait as long as trainings may need."""

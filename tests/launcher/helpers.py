@@ -17,7 +17,7 @@ from launcher.plan import facts
 from launcher.plan.facts import Facts
 from launcher.plan.mpi import Mpirun
 from launcher.plan.planning import make_plan
-from launcher.spec.loader import load_text
+from launcher.spec.loader import Source, load
 from launcher.spec.model import Spec
 from tests.real import need
 
@@ -45,6 +45,16 @@ def host(**changes: Any) -> Facts:
         "horovodrun": "/opt/py/bin/horovodrun",
     }
     return Facts(**{**values, **changes})
+
+
+def load_text(text: str, source: str, overrides: Sequence[str] = (), default_name: str | None = None) -> Spec:
+    """The only spec of a text."""
+    (found,) = load_all_text(text, source, overrides, default_name)
+    return found
+
+
+def load_all_text(text: str, source: str, overrides: Sequence[str] = (), default_name: str | None = None) -> list[Spec]:
+    return load(Source(text, source, default_name), overrides)
 
 
 def spec(text: str = "command: python train.py", *overrides: str) -> Spec:

@@ -20,7 +20,7 @@ from launcher.plan.planning import make_plan
 from launcher.plan.prepare import Prepared, write_directory
 from launcher.slurm.script import LOG
 from launcher.slurm.starter import SlurmStarter
-from launcher.spec import loader
+from tests.launcher.helpers import load_text
 from tests.slurm.cluster import Cluster
 
 COUNT = """
@@ -72,7 +72,7 @@ class Driver:
             "backend": {"kind": "slurm"},
             "slurm": {"nodes": 2, **data.get("slurm", {})},
         }
-        spec = loader.load_text(json.dumps({**data, **base}), "job.yaml", (), default_name=name)
+        spec = load_text(json.dumps({**data, **base}), "job.yaml", (), default_name=name)
         job = JobPaths(self.folder / "jobs" / new_id(spec.name))
         plan = make_plan(spec, collect(), job)
         write_directory(Prepared(spec, plan, job))

@@ -17,8 +17,7 @@ from launcher.jobdir.paths import JobPaths, jobs_root, new_id
 from launcher.jobdir.plan import Plan
 from launcher.plan import facts, preflight
 from launcher.plan.planning import make_plan
-from launcher.spec.model import Spec
-from launcher.spec.sections import NetworkSettings
+from launcher.spec.model import NetworkSettings, Spec
 
 
 def checks(specs: Sequence[Spec], jobs_dir: str | None = None) -> list[Check]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from launcher.attempt.policy import Final, Restart, Verdict, decide
 from launcher.jobdir.end import AttemptEnd
 from launcher.plan.planning import restart_rules
-from launcher.spec.sections import RestartSettings
+from launcher.spec.model import RestartSettings
 
 NOW = 1_000_000.0
 DEFAULTS = restart_rules(RestartSettings())

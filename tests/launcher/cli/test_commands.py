@@ -15,7 +15,7 @@ from launcher.cli.texts import printable, tail
 from launcher.host.processes import own_identity
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.paths import JobPaths
-from launcher.spec.source import find_spec, shipped_directories
+from launcher.spec.loader import find_spec, shipped_directories
 from tests.launcher.helpers import clean_environment, command_line, launch
 
 ONE = "name: one\ncommand: [python, -c, 'print(1)']\nresources: {ranks: 1}\n"
@@ -214,7 +214,7 @@ def test_ready_made_jobs_are_found_from_anywhere(here: Path, monkeypatch: pytest
     folder = here / "shipped" / "configs"
     folder.mkdir(parents=True)
     (folder / "quickstart.yaml").write_text(ONE)
-    monkeypatch.setattr("launcher.spec.source.shipped_directories", lambda: [folder])
+    monkeypatch.setattr("launcher.spec.loader.shipped_directories", lambda: [folder])
     for wanted in ("configs/quickstart.yaml", "quickstart", "quickstart.yaml"):
         assert find_spec(wanted) == folder / "quickstart.yaml"
     (here / "quickstart.yaml").write_text(ONE)

@@ -9,9 +9,8 @@ import pytest
 
 from launcher.jobdir.paths import JobPaths
 from launcher.plan.planning import make_plan
-from launcher.spec.loader import load_all, load_all_text
-from launcher.spec.source import shipped_names
-from tests.launcher.helpers import CHECKOUT, JOB_ID, host
+from launcher.spec.loader import Source, load, shipped_names
+from tests.launcher.helpers import CHECKOUT, JOB_ID, host, load_all_text
 
 CONFIGS = sorted((CHECKOUT / "configs").glob("*.yaml"))
 NEEDS = {"one_host", "several_hosts", "compare_orders", "restart_on_failure", "order_server", "slurm"}
@@ -22,7 +21,7 @@ TRAININGS = {path.stem for path in (CHECKOUT / "hvdgrab" / "examples").glob("*.p
 @pytest.mark.parametrize("root", [False, True])
 def test_every_ready_made_job_can_be_planned(path: Path, root: bool) -> None:
     consent = ["resources.allow_root=true"] if root else []
-    specs = load_all(path, consent)
+    specs = load(Source.of_file(path), consent)
     for spec in specs:
         plan = make_plan(spec, host(root=root), JobPaths(Path("/jobs") / JOB_ID))
         assert plan.job.command[:2] == ("/opt/py/bin/python", "-m")
@@ -33,7 +32,7 @@ def test_there_is_one_for_each_training_and_each_common_need() -> None:
     names = {path.stem for path in CONFIGS}
     assert names >= NEEDS | {"quickstart", "lstm_wikitext2", "m4_mlp"}
     assert set(shipped_names()) == names
-    used = {load_all(path)[0].command[2].rpartition(".")[2] for path in CONFIGS}
+    used = {load(Source.of_file(path))[0].command[2].rpartition(".")[2] for path in CONFIGS}
     assert used >= {"digits", "lstm_wikitext2", "m4_mlp"}
 
 

@@ -13,7 +13,7 @@ from launcher.errors import UsageError
 from launcher.jobdir.plan import Plan
 from launcher.plan import prepare as submit
 from launcher.plan.prepare import Prepared, prepare, write_directory
-from launcher.spec.loader import load_text
+from tests.launcher.helpers import load_text
 
 YAML = "name: j\ncommand: [python, -c, pass]\nresources: {ranks: 1}\n"
 

@@ -23,10 +23,8 @@ from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
 from launcher.plan import preflight
 from launcher.plan.planning import make_plan, next_attempt
-from launcher.spec.loader import load_all_text, load_text
-from launcher.spec.model import Spec
-from launcher.spec.problems import model_in
-from tests.launcher.helpers import CHECKOUT, JOB_ID, host, mpirun
+from launcher.spec.model import Spec, model_in
+from tests.launcher.helpers import CHECKOUT, JOB_ID, host, load_all_text, load_text, mpirun
 from tests.launcher.spec.test_loader import FULL
 from tests.launcher.spec.test_schema import VALIDATOR
 from tests.launcher.spec.test_sections import EVERYTHING

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import LauncherError, SpecError, UsageError
-from launcher.spec.loader import load, load_text
+from launcher.spec.loader import Source, load
 from launcher.spec.model import Spec
-from tests.launcher.helpers import spec
+from tests.launcher.helpers import load_text, spec
 
 FULL = """\
 version: 1
@@ -197,24 +197,24 @@ def test_the_frozen_copy_is_the_same_spec(arguments: list[str]) -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.yaml cannot be read: No such file"):
-        load(tmp_path / "none.yaml")
+        load(Source.of_file(tmp_path / "none.yaml"))
     bad = tmp_path / "bad.yaml"
     bad.write_bytes(b"command: x\nname: \xff\n")
     with pytest.raises(SpecError, match=r"bad\.yaml:2: not UTF-8 text \(byte 0xff\)"):
-        load(bad)
+        load(Source.of_file(bad))
     big = tmp_path / "big.yaml"
     big.write_bytes(b"#" * (1 << 21))
     with pytest.raises(SpecError, match="larger than 1 MiB"):
-        load(big)
+        load(Source.of_file(big))
 
 
 def test_the_name_comes_from_the_file(tmp_path: Path) -> None:
     good, bad = tmp_path / "my-job.yaml", tmp_path / "my job.yaml"
     good.write_bytes(b"\xef\xbb\xbfcommand: x\n")
     bad.write_text("command: x\n")
-    assert load(good).name == "my-job"
+    assert [job.name for job in load(Source.of_file(good))] == ["my-job"]
     with pytest.raises(SpecError, match="name: is missing, and the file's own name 'my job' will not do"):
-        load(bad)
+        load(Source.of_file(bad))
 
 
 @given(st.data())

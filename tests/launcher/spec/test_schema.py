@@ -9,9 +9,8 @@ import yaml
 
 from launcher.errors import LauncherError
 from launcher.spec import schema
-from launcher.spec.loader import load_text
-from launcher.spec.sections import RestartSettings
-from tests.launcher.helpers import CHECKOUT
+from launcher.spec.model import RestartSettings
+from tests.launcher.helpers import CHECKOUT, load_text
 from tests.launcher.spec.test_sections import EVERYTHING
 
 VALIDATOR = jsonschema_rs.validator_for(json.loads(schema.text()))
@@ -83,5 +82,7 @@ def test_what_is_plainly_wrong_both_refuse(data: Any) -> None:
 def test_every_setting_with_words_has_them_in_the_schema() -> None:
     document = json.loads(schema.text())
     found = document["$defs"]["RestartSettings"]["properties"]["hang_after"]["description"]
-    assert found == schema.docstrings(RestartSettings)["hang_after"]
+    words = RestartSettings.model_fields["hang_after"].description
+    assert words is not None
+    assert found == " ".join(words.replace("``", "").split())
     assert all("description" in node for name, node in document["properties"].items()), "every section says what it is"

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from launcher.errors import SpecError
-from launcher.spec.loader import load_text
 from launcher.spec.model import Spec
-from tests.launcher.helpers import spec
+from tests.launcher.helpers import load_text, spec
 
 EVERYTHING = """\
 command: [python, train.py]
@@ -64,7 +63,7 @@ def test_every_section_arrives_in_plain_units() -> None:
     assert (loaded.network.ucx_devices, loaded.network.ucx_transports) == ("mlx5_0:1,mlx5_1:1", "rc,sm")
     assert loaded.network.horovod == {"HOROVOD_CYCLE_TIME": "0.5", "HOROVOD_FUSION_THRESHOLD": "010"}
     assert (loaded.checkpoint.signal, loaded.checkpoint.before_limit, loaded.checkpoint.require_finished) == ("USR1", 300.0, True)
-    plain = loaded.restart.plain()
+    plain = loaded.restart.model_dump()
     assert (plain["failure"], plain["hang"], plain["preemption"], plain["lost_node"]) == (3, "unlimited", "unlimited", 0)
     assert (plain["hang_after"], plain["backoff"], plain["backoff_most"], plain["fast_failure"]) == (1200.0, 0.5, 600.0, 60.0)
     assert (loaded.depends_on, loaded.group, loaded.priority) == (["other-job"], "series", 5)

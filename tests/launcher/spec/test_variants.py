@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from launcher.errors import SpecError
-from launcher.spec.loader import load_all, load_all_text, load_text
+from launcher.spec.loader import Source, load
+from launcher.spec.model import Spec
 from launcher.spec.variants import expand
-from tests.launcher.helpers import spec
+from tests.launcher.helpers import load_all_text, load_text
 
 MATRIX = "command: x\nvariants:\n  order: [reshuffle, rr, cd-grab]\n  seed: [0, 1, 2]\n"
 
@@ -41,13 +43,13 @@ def test_a_job_of_a_group_is_frozen_as_a_job_of_its_own() -> None:
 
 def test_a_file_without_variants_is_one_job(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text("command: x\n")
-    (found,) = load_all(tmp_path / "one.yaml")
+    (found,) = load(Source.of_file(tmp_path / "one.yaml"))
     assert (found.name, found.group) == ("one", None)
 
 
-def test_what_the_combinations_are_as_texts() -> None:
-    first = expand(spec(MATRIX))[0]
-    assert (first.suffix, first.overrides) == ("order-reshuffle-seed-0", ("grab.order=reshuffle", "grab.seed=0"))
+def test_what_the_combinations_are() -> None:
+    whole = Spec.model_validate({**yaml.safe_load(MATRIX), "name": "demo", "command": ["x"]})
+    assert expand(whole)[0] == ("order-reshuffle-seed-0", {"grab.order": "reshuffle", "grab.seed": 0})
 
 
 def test_values_keep_the_meaning_that_they_have_in_their_section() -> None:

@@ -11,7 +11,7 @@ from launcher.bootstrap.probes import Probe
 from launcher.cli.doctor import host, job
 from launcher.cli.doctor.mpi import Build
 from launcher.host.program import Answer
-from launcher.spec.sections import NetworkSettings
+from launcher.spec.model import NetworkSettings
 from tests.bootstrap.conftest import Shims
 
 INFINITE = resource.RLIM_INFINITY
