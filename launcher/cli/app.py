@@ -1,6 +1,6 @@
-"""The program and its commands: their arguments, options and help, and what turns an error into a message and an exit code.
+"""The program and its commands: their arguments and options, and what turns an error into a message and an exit code.
 
-The modules that do the work are imported by the command that needs them.
+A command's docstring is its help, and it returns its exit code.  It imports the module that does the work.
 """
 
 from __future__ import annotations
@@ -117,10 +117,7 @@ def _options(
     del version
 
 
-@app.command(
-    short_help="Start a job and follow it (the default).",
-    help="Start a job, follow it, and end with its exit code. The word `run` may be left out.",
-)
+@app.command(short_help="Start a job and follow it (the default).")
 @guarded
 def run(
     file: File,
@@ -136,7 +133,7 @@ def run(
     as_json: Json = False,
     jobs_dir: JobsDir = None,
 ) -> int:
-    """Submit a job and follow it, run it here, or show its plan; returns the exit code."""
+    """Start a job, follow it, and end with its exit code. The word `run` may be left out."""
     chosen = [name for name, on in (("--detach", detach), ("--foreground", foreground), ("--dry-run", dry_run)) if on]
     if len(chosen) > 1:
         raise UsageError(f"{chosen[0]} does not go with {chosen[1]}")
@@ -155,29 +152,26 @@ def run(
     return submit(file, overrides, jobs_dir, as_json=as_json, detach=detach, priority=priority)
 
 
-@app.command(short_help="Check a job's YAML.", help="Check a job's YAML against this host, and start nothing.")
+@app.command(short_help="Check a job's YAML.")
 @guarded
 def validate(file: File, overrides: Overrides = [], as_json: Json = False, jobs_dir: JobsDir = None) -> int:  # noqa: B006
-    """Check a job's YAML; returns the exit code."""
+    """Check a job's YAML against this host, and start nothing."""
     from launcher.cli import planned
 
     return planned.validate(file, overrides, jobs_dir, as_json=as_json)
 
 
-@app.command(short_help="The JSON schema of a job's YAML.", help="Print the JSON schema of a job's YAML, for editors.")
+@app.command(short_help="The JSON schema of a job's YAML.")
 @guarded
 def schema(as_json: Json = False) -> int:
-    """Print the schema, which is JSON in any case; returns the exit code."""
-    del as_json
+    """Print the JSON schema of a job's YAML, for editors."""
+    del as_json  # it is JSON in any case
     from launcher.cli import planned
 
     return planned.schema()
 
 
-@app.command(
-    short_help="Show what this host offers and what is missing.",
-    help="Show what this host offers, what is missing, and how to get it; with a job, also whether its hosts answer.",
-)
+@app.command(short_help="Show what this host offers and what is missing.")
 @guarded
 def doctor(
     file: Annotated[str | None, typer.Argument(metavar="[JOB.yaml]", help="A job whose hosts are tried.")] = None,
@@ -185,13 +179,13 @@ def doctor(
     overrides: Overrides = [],  # noqa: B006
     as_json: Json = False,
 ) -> int:
-    """Look at the host; returns the exit code."""
+    """Show what this host offers, what is missing, and how to get it; with a job, also whether its hosts answer."""
     from launcher.cli.doctor.main import main
 
     return main(file, overrides, slurm=slurm, as_json=as_json)
 
 
-@app.command(name="ls", help="List the jobs, oldest first.")
+@app.command(name="ls")
 @guarded
 def list_(
     states: Annotated[list[str], typer.Option("--state", metavar="S", help="Of this state alone; may be repeated.")] = [],  # noqa: B006
@@ -199,25 +193,22 @@ def list_(
     as_json: Json = False,
     jobs_dir: JobsDir = None,
 ) -> int:
-    """List the jobs; returns the exit code."""
+    """List the jobs, oldest first."""
     from launcher.cli.find import ls
 
     return ls(jobs_dir, as_json=as_json, states=states, group=group)
 
 
-@app.command(
-    short_help="Show a job: state, reason, attempts, progress.",
-    help="Show one job: state, exit code, reason, attempts, progress, and the failing rank's last lines; or a group.",
-)
+@app.command(short_help="Show a job: state, reason, attempts, progress.")
 @guarded
 def show(job: Job, as_json: Json = False, jobs_dir: JobsDir = None) -> int:
-    """Show one job, or a group; returns the exit code."""
+    """Show one job: state, exit code, reason, attempts, progress, and the failing rank's last lines; or a group."""
     from launcher.cli import showing
 
     return showing.show(job, jobs_dir, as_json=as_json)
 
 
-@app.command(help="Print the output of one rank.")
+@app.command()
 @guarded
 def logs(
     job: Job,
@@ -228,13 +219,13 @@ def logs(
     as_json: Json = False,
     jobs_dir: JobsDir = None,
 ) -> int:
-    """Print one rank's log; returns the exit code."""
+    """Print the output of one rank."""
     from launcher.cli import logs as command
 
     return command.logs(job, jobs_dir, rank=rank, follow=follow, attempt=attempt, backend=backend, as_json=as_json)
 
 
-@app.command(short_help="End jobs.", help="End jobs, and wait until all their processes are gone.")
+@app.command(short_help="End jobs.")
 @guarded
 def cancel(
     jobs: Jobs,
@@ -242,28 +233,22 @@ def cancel(
     as_json: Json = False,
     jobs_dir: JobsDir = None,
 ) -> int:
-    """Cancel jobs; returns the exit code."""
+    """End jobs, and wait until all their processes are gone."""
     from launcher.cli import acting
 
     return acting.cancel(jobs, jobs_dir, as_json=as_json, wait=not no_wait)
 
 
-@app.command(
-    short_help="Queue failed or cancelled jobs again.",
-    help="Queue failed or cancelled jobs again, in their own directories.",
-)
+@app.command(short_help="Queue failed or cancelled jobs again.")
 @guarded
 def retry(jobs: Jobs, as_json: Json = False, jobs_dir: JobsDir = None) -> int:
-    """Retry jobs; returns the exit code."""
+    """Queue failed or cancelled jobs again, in their own directories."""
     from launcher.cli import acting
 
     return acting.retry(jobs, jobs_dir, as_json=as_json)
 
 
-@app.command(
-    short_help="Wait for jobs, and end with their exit code.",
-    help="Wait for jobs, and end with the exit code of the one that failed first (124: time is over).",
-)
+@app.command(short_help="Wait for jobs, and end with their exit code.")
 @guarded
 def wait(
     jobs: Jobs,
@@ -271,7 +256,7 @@ def wait(
     as_json: Json = False,
     jobs_dir: JobsDir = None,
 ) -> int:
-    """Wait for jobs; returns the exit code."""
+    """Wait for jobs, and end with the exit code of the one that failed first (124: time is over)."""
     from launcher.cli import acting
     from launcher.spec.quantities import parse_duration
 
@@ -282,76 +267,73 @@ def wait(
     return acting.wait(jobs, jobs_dir, as_json=as_json, timeout=seconds)
 
 
-@app.command(help="Print what happened to a job.")
+@app.command()
 @guarded
 def events(job: Job, follow: Follow = False, as_json: Json = False, jobs_dir: JobsDir = None) -> int:
-    """Print a job's events; returns the exit code."""
+    """Print what happened to a job."""
     from launcher.cli import logs as command
 
     return command.events(job, jobs_dir, follow=follow, as_json=as_json)
 
 
-@app.command(
-    short_help="Tables and plots of jobs in one file.",
-    help="Make one report of a job, of several, or of a group's variants: tables and plots in one file.",
-)
+@app.command(short_help="Tables and plots of jobs in one file.")
 @guarded
 def report(jobs: Jobs, as_json: Json = False, jobs_dir: JobsDir = None) -> int:
-    """Make a report; returns the exit code."""
+    """Make one report of a job, of several, or of a group's variants: tables and plots in one file."""
     from launcher.cli import showing
 
     return showing.report(jobs, jobs_dir, as_json=as_json)
 
 
-@daemon.command(help="Start the daemon in the background, unless it runs.")
+@daemon.command()
 @guarded
 def start(as_json: Json = False) -> int:
-    """Start it; returns the exit code."""
+    """Start the daemon in the background, unless it runs."""
     from launcher.cli import daemon as commands
 
     return commands.start(as_json=as_json)
 
 
-@daemon.command(help="End the daemon. Running jobs go on, and the next daemon finds them.")
+@daemon.command()
 @guarded
 def stop(as_json: Json = False) -> int:
-    """End it; returns the exit code."""
+    """End the daemon. Running jobs go on, and the next daemon finds them."""
     from launcher.cli import daemon as commands
 
     return commands.stop(as_json=as_json)
 
 
-@daemon.command(help="End the daemon and start another one, such as that of a new version. Running jobs go on.")
+@daemon.command()
 @guarded
 def restart(as_json: Json = False) -> int:
-    """End it and start another one; returns the exit code."""
+    """End the daemon and start another one, such as that of a new version. Running jobs go on."""
     from launcher.cli import daemon as commands
 
     return commands.restart(as_json=as_json)
 
 
-@daemon.command(help="Show the daemon: since when it runs, its jobs, slots and files. Exit code 3 where none answers.")
+@daemon.command()
 @guarded
 def status(as_json: Json = False) -> int:
-    """Show it; returns the exit code."""
+    """Show the daemon: since when it runs, its jobs, slots and files. Exit code 3 if none answers."""
     from launcher.cli import daemon as commands
 
     return commands.status(as_json=as_json)
 
 
-@daemon.command(name="run", help="Be the daemon, in the foreground, for a service manager.")
+@daemon.command(name="run")
 @guarded
 def run_daemon() -> int:
-    """Be the daemon; returns the exit code."""
+    """Be the daemon, in the foreground, for a service manager."""
     from launcher.cli import daemon as commands
 
     return commands.run()
 
 
-@daemon.command(help="Print a systemd user unit for the daemon.")
+@daemon.command()
 @guarded
 def unit(as_json: Json = False) -> int:
-    """Print it; returns the exit code."""
+    """Print a systemd user unit for the daemon."""
     from launcher.cli import daemon as commands
 
     return commands.unit(as_json=as_json)

@@ -114,15 +114,39 @@ def follow_group(client: Client, group: str, ids: Sequence[str], stream: TextIO)
         display.closed()
 
 
-class PlainView:
-    """A job in a file: one line an epoch, no colour."""
+class _Plain:
+    """Lines without colour."""
 
-    def __init__(self, stream: TextIO, job: JobPaths) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._job = job
 
     def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
+
+    def warn(self, message: str) -> None:
+        """Print a warning."""
+        self._print(printable(f"warning: {message}"))
+
+
+class _Terminal:
+    """Lines above what moves."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+
+        self._console = Console(file=stream, highlight=False, markup=False)
+
+    def warn(self, message: str) -> None:
+        """Print a warning above what moves."""
+        self._console.print(printable(f"warning: {message}"), style="yellow")
+
+
+class PlainView(_Plain):
+    """A job in a file: one line an epoch, no colour."""
+
+    def __init__(self, stream: TextIO, job: JobPaths) -> None:
+        super().__init__(stream)
+        self._job = job
 
     def started(self, plan: Plan) -> None:
         """Print what starts, and where its output goes."""
@@ -146,22 +170,17 @@ class PlainView:
         """Print why the ranks are stopped."""
         self._print(reason)
 
-    def warn(self, message: str) -> None:
-        """Print a warning."""
-        self._print(f"warning: {message}")
-
     def closed(self) -> None:
         """Nothing to put away."""
 
 
-class TerminalView:
+class TerminalView(_Terminal):
     """A job on a terminal: a bar with the newest epoch; before the first, beside the bar, what rank 0 last printed."""
 
     def __init__(self, stream: TextIO, job: JobPaths) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        self._console = Console(file=stream, highlight=False, markup=False)
+        super().__init__(stream)
         self._job = job
         self._progress: Bar = Progress(
             SpinnerColumn(),
@@ -212,10 +231,6 @@ class TerminalView:
         """Print above the bar why the ranks are stopped."""
         self._console.print(reason, style="yellow")
 
-    def warn(self, message: str) -> None:
-        """Print a warning above the bar."""
-        self._console.print(printable(f"warning: {message}"), style="yellow")
-
     def closed(self) -> None:
         """Take the bar away.  Idempotent."""
         self._progress.stop()
@@ -241,11 +256,11 @@ class NewestEpochs:
         return follower.latest.text(None if view.final else follower.time_left())
 
 
-class PlainGroup:
+class PlainGroup(_Plain):
     """A group in a file: a line for each change of a state and for each end; at last the table."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._seen: dict[str, tuple[str, int]] = {}
         self._last: Sequence[JobView] = ()
 
@@ -258,27 +273,22 @@ class PlainGroup:
                 continue
             self._seen[view.id] = present
             lines = end_lines(view) if view.final else [f"{view.id}: {state_text(view)}"]
-            print("\n".join(lines), file=self._stream, flush=True)
-
-    def warn(self, message: str) -> None:
-        """Print a warning."""
-        print(printable(f"warning: {message}"), file=self._stream, flush=True)
+            self._print("\n".join(lines))
 
     def closed(self) -> None:
         """Print the table.  Idempotent."""
         if self._last:
-            print("\n".join(group_lines(self._last, NewestEpochs(), len(self._last))), file=self._stream, flush=True)
+            self._print("\n".join(group_lines(self._last, NewestEpochs(), len(self._last))))
         self._last = ()
 
 
-class TerminalGroup:
+class TerminalGroup(_Terminal):
     """A group on a terminal: a table drawn again at each look; ended jobs give way if the terminal is too low."""
 
     def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
         from rich.live import Live
 
-        self._console = Console(file=stream, highlight=False, markup=False)
+        super().__init__(stream)
         self._epochs = NewestEpochs()
         self._live: Live = Live(console=self._console, auto_refresh=False, transient=True)
         self._last: Sequence[JobView] = ()
@@ -291,10 +301,6 @@ class TerminalGroup:
         self._live.start()
         height = max(4, self._console.height - SPARE_LINES)
         self._live.update(Text("\n".join(group_lines(views, self._epochs, height)), no_wrap=True), refresh=True)
-
-    def warn(self, message: str) -> None:
-        """Print a warning above the table."""
-        self._console.print(printable(f"warning: {message}"), style="yellow")
 
     def closed(self) -> None:
         """Leave the last table standing.  Idempotent."""

@@ -42,7 +42,7 @@ def logs(wanted: str, jobs_dir: str | None, *, rank: int, follow: bool, attempt:
         who = "what started the ranks" if backend else f"rank {rank}"
         raise UsageError(f"{who} of {job.id} has written nothing ({job.view.state})")
     if follow:
-        _copy_until(path, _ended(job))
+        _until_ended(job, lambda offset: copy_from(path, offset, sys.stdout.buffer))
     else:
         _print_log(job, path, attempt, rank=None if backend else rank, as_json=as_json)
     return EXIT_OK
@@ -83,17 +83,22 @@ def section(data: bytes, attempt: int, job_id: str = "the job") -> bytes:
     return data[starts[attempt] : later[0] if later else None]
 
 
-def _ended(job: Listed) -> Callable[[], bool]:
-    """A question that is asked again and again: whether nothing more will be written."""
-    asked, ended = 0.0, job.in_record and job.view.final
+def _until_ended(job: Listed, copy: Callable[[int], int], done: int = 0) -> None:
+    """Go on copying what a job writes until it writes no more.
 
-    def ask() -> bool:
-        nonlocal asked, ended
+    Args:
+        job: the job.
+        copy: copies what is new; is given what was done before, and returns what is done now.
+        done: what was done before.
+    """
+    asked, ended = -STATE_SECONDS, job.in_record and job.view.final
+    while True:
         if not ended and time.monotonic() - asked >= STATE_SECONDS:
             asked, ended = time.monotonic(), _has_ended(job)
-        return ended
-
-    return ask
+        done = copy(done)
+        if ended:
+            return
+        time.sleep(POLL_SECONDS)
 
 
 def _has_ended(job: Listed) -> bool:
@@ -108,16 +113,6 @@ def _has_ended(job: Listed) -> bool:
             complain(f"attempt {attempt.number} has ended, and no daemon runs that could begin another one")
             return True
         return False
-
-
-def _copy_until(path: Path, ended: Callable[[], bool]) -> None:
-    offset = 0
-    while True:
-        last = ended()
-        offset = copy_from(path, offset, sys.stdout.buffer)
-        if last:
-            return
-        time.sleep(POLL_SECONDS)
 
 
 def copy_from(path: Path, offset: int, target: BinaryIO) -> int:
@@ -148,11 +143,11 @@ def events(wanted: str, jobs_dir: str | None, *, follow: bool, as_json: bool) ->
     for job in jobs:
         if len(jobs) > 1:
             print(f"{job.id}:")
-        seen = _print_events(_events(job), after=0)
+        seen = _print_events(_events(job), 0)
         if not seen:
             complain(f"no event of {job.id} is known: {job.paths.events} is not there")
     if follow:
-        _print_until(jobs[0], seen, _ended(jobs[0]))
+        _until_ended(jobs[0], lambda after: _print_events(_events(jobs[0]), after), seen)
     return EXIT_OK
 
 
@@ -165,15 +160,6 @@ def _events(job: Listed) -> list[dict[str, Any]]:
         return Client.connect(start=False).events(job.id)
     except UnreachableError:
         return []
-
-
-def _print_until(job: Listed, seen: int, ended: Callable[[], bool]) -> None:
-    while True:
-        last = ended()
-        seen = _print_events(_events(job), after=seen)
-        if last:
-            return
-        time.sleep(POLL_SECONDS)
 
 
 def _print_events(found: Sequence[dict[str, Any]], after: int) -> int:

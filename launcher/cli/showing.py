@@ -26,7 +26,7 @@ from launcher.cli.texts import (
 from launcher.daemon.http.messages import JobView
 from launcher.errors import EXIT_OK, UsageError
 from launcher.host.text import duration
-from launcher.jobdir.end import AttemptEnd
+from launcher.jobdir.end import AttemptEnd, read_ends
 from launcher.jobdir.events import read_events
 from launcher.jobdir.marks import RankMark, read_marks
 from launcher.jobdir.metrics import MetricsFollower
@@ -58,7 +58,7 @@ def as_data(job: Listed) -> dict[str, Any]:
     marks = last_marks(job.view)
     return {
         **job.to_json(),
-        "attempt_ends": [asdict(end) for end in attempt_ends(job.paths)],
+        "attempt_ends": [asdict(end) for end in read_ends(job.paths)],
         "marks": [asdict(mark) if mark else None for mark in marks],
         "slurm_job_id": _slurm_job(job.paths.newest_attempt())[0],
         **_failing_and_report(job.paths, marks),
@@ -147,7 +147,7 @@ def warnings_of(paths: JobPaths) -> list[str]:
 
 def _attempt_lines(paths: JobPaths) -> list[str]:
     """A line for each attempt that has ended, if there were several."""
-    ends = attempt_ends(paths)
+    ends = read_ends(paths)
     if len(ends) < 2:
         return []
     return ["attempts:", *(f"  {line}" for line in facts([(str(end.attempt), _end_text(end)) for end in ends]))]
@@ -158,12 +158,6 @@ def _end_text(end: AttemptEnd) -> str:
     reason = f": {printable(end.reason)}" if end.reason else ""
     progress = "" if end.progressed or end.state == SUCCEEDED else ", without progress"
     return f"{end.state} after {duration(end.seconds)}{hosts}, exit code {end.exit_code}{progress}{reason}"
-
-
-def attempt_ends(paths: JobPaths) -> list[AttemptEnd]:
-    """How the attempts ended, oldest first."""
-    ends = [AttemptEnd.read(paths.attempt(number)) for number in paths.attempt_numbers()]
-    return [end for end in ends if end is not None]
 
 
 def last_marks(view: JobView) -> list[RankMark | None]:
