@@ -1,4 +1,4 @@
-"""What squeue, sacct and sbatch print, read strictly: an answer that is not certainly one counts as none."""
+"""Reads what squeue, sacct and sbatch print, strictly: what is not certainly an answer counts as none."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Row:
 
     @property
     def note(self) -> str | None:
-        """What keeps a job that runs from making progress, for people; None where nothing does."""
+        """What keeps a job that runs from making progress, for people; None if nothing does."""
         return f"job {self.job_id} {self.state.words}" if self.state in HALTED else None
 
 
@@ -46,7 +46,7 @@ def parse_squeue(text: str) -> dict[str, Row]:
     """Rows by job id.
 
     Raises:
-        NoAnswer: where the heading is missing, as a sick or cut-off answer must not look like an empty queue, or a row is not
+        NoAnswer: if the heading is missing, as a sick or cut-off answer must not look like an empty queue, or if a row is not
             understood.
     """
     rows: dict[str, Row] = {}
@@ -63,7 +63,7 @@ def parse_squeue(text: str) -> dict[str, Row]:
 
 
 def parse_sacct(text: str) -> dict[str, Row]:
-    """Rows by job id, the last one of a job that was put back several times.  Raises NoAnswer as `parse_squeue` does."""
+    """Rows by job id; of a job that was put back several times, the last.  Raises NoAnswer as `parse_squeue` does."""
     rows: dict[str, Row] = {}
     for line in _below(text, SACCT_HEADER):
         cells = line.split("|", 5)
@@ -76,7 +76,7 @@ def parse_sacct(text: str) -> dict[str, Row]:
 
 
 def _below(text: str, header: str) -> list[str]:
-    """The lines below the heading of the table; ``CLUSTER:`` lines, which --clusters puts before it, are left out."""
+    """The lines below the heading of the table, without the ``CLUSTER:`` lines that --clusters puts before it."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("CLUSTER:")]
     if not lines or lines[0] != header:
         raise NoAnswer(f"no table was printed but {lines[0][:80]!r}" if lines else "nothing was printed")
@@ -84,7 +84,7 @@ def _below(text: str, header: str) -> list[str]:
 
 
 def parse_submitted(text: str) -> tuple[str, str | None]:
-    """Job id and cluster in what ``sbatch --parsable`` prints.  Raises NoAnswer where neither is there."""
+    """Job id and cluster in what ``sbatch --parsable`` prints.  Raises NoAnswer if neither is there."""
     for line in reversed(text.splitlines()):  # submit plugins of sites may say something before
         found = re.fullmatch(r"(\d+)(?:;(\S+))?", line.strip())
         if found:
@@ -114,7 +114,7 @@ _AWAY = "can't be reached now"
 
 
 def refusal(stderr: str) -> str | None:
-    """Why SLURM certainly refused a submission, in its own words; None where it may have taken it, or may take it later."""
+    """Why SLURM certainly refused a submission, in its own words; None if it may have taken it, or may take it later."""
     text = stderr.strip()
     said = [re.sub(r"^sbatch: (?:error|fatal): ", "", line).strip() for line in text.splitlines() if line.startswith("sbatch: ")]
     if not said or any(word in text.lower() for word in _TRANSPORT):

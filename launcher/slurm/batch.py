@@ -61,13 +61,13 @@ class Scheduler:
         self._begin = log.stat().st_size if log.exists() else 0
 
     def why(self) -> Stop | None:
-        """Why SLURM ends the job; None where it does not, or does not say."""
+        """Why SLURM ends the job; None if it does not, or does not say."""
         number = self.allocation.job_id
         ask = partial(self._call, ("scontrol", "--oneliner", "show", "job", number), timeout=ASK_SECONDS)
         return why(number, read_log(self._log, self._begin), ask, self.allocation.restarts)
 
     def possible(self, text: str) -> bool:
-        """Whether SLURM would take a batch script; where it does not say, it counts as taken."""
+        """Whether SLURM would take a batch script; true if it does not say."""
         answer = self._call(("sbatch", "--test-only"), stdin=text, timeout=ASK_SECONDS)
         return answer.ok or said_in_trial(answer) is None
 

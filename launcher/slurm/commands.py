@@ -1,4 +1,4 @@
-"""Calls of SLURM's programs: bounded in time, with an environment of their own, and never with a second meaning for silence."""
+"""Calls SLURM's programs: bounded in time, with an environment of their own, and so that silence never looks like an answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcher.host.program import Answer, run
 from launcher.spec.variables import PMI_PREFIXES, SLURM_PREFIXES
 
 KEPT = ("SLURM_CONF", "SLURM_JWT")
-"""Variables of SLURM that say how to reach it; all others are options in disguise and silently override what a job asks for."""
+"""Variables of SLURM that say how to reach it; all others are options in disguise, and silently override what a job asks for."""
 _OPTIONS = (*SLURM_PREFIXES, *PMI_PREFIXES, "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SCANCEL_", "OMPI_COMM_")
 TIMEOUT = 20.0
 ABSENT = "there is no SLURM on this machine: no sbatch on PATH"
@@ -20,12 +20,12 @@ ABSENT = "there is no SLURM on this machine: no sbatch on PATH"
 
 @dataclass(frozen=True)
 class Reach:
-    """How one cluster is asked, by whatever process: a daemon was perhaps started without the module that loads SLURM."""
+    """How one cluster is asked, also by a daemon that was started without the module that loads SLURM."""
 
     conf: str | None = None
     """SLURM_CONF; None for the machine's own."""
     programs: str | None = None
-    """Directory in which the submitter's SLURM lies, which is looked into last; None where it is on PATH anyway."""
+    """Directory of the submitter's SLURM, which is searched after PATH; None if it is on PATH anyway."""
     cluster: str | None = None
     """Value of ``--clusters``; None for the default one."""
 
@@ -37,7 +37,7 @@ class Reach:
 
     @property
     def name(self) -> str:
-        """What tells it from others."""
+        """Identifies the cluster."""
         return f"{self.conf or ''}:{self.cluster or ''}"
 
     def argv(self, argv: Sequence[str]) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ class Reach:
 
 
 def installed(path: str | None = None) -> bool:
-    """Whether SLURM's programs are there; a file check, no call."""
+    """Whether SLURM's programs are there; checks files and calls nothing."""
     return shutil.which("sbatch", path=path) is not None
 
 
@@ -63,7 +63,7 @@ def scrub(environment: Mapping[str, str], conf: str | None = None) -> dict[str, 
 
     Args:
         environment: the whole environment.
-        conf: the SLURM_CONF to use; by default the environment's own, where there is one.
+        conf: the SLURM_CONF to use; by default the environment's own, if there is one.
     """
     kept = {name: value for name, value in environment.items() if name in KEPT or not name.startswith(_OPTIONS)}
     return {**kept, "SLURM_CONF": conf} if conf else kept
@@ -78,7 +78,7 @@ def call(
     Args:
         argv: the program's name and arguments.
         environment: whole environment, scrubbed before use; by default this process's.
-        conf: SLURM_CONF, where it is not the environment's.
+        conf: SLURM_CONF, if it is not the environment's.
         stdin: text that the program reads.
         timeout: seconds; after them the program is killed and the answer has no code.
         cwd: working directory.

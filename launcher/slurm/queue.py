@@ -68,7 +68,7 @@ class QueueWatcher:
         self._accounting: bool | None = None
         self._watched: Mapping[str, Callable[[], bool]] = {}
         self._signals: dict[str, str | None] = {}
-        self._names: set[str] = set()
+        self._names: frozenset[str] = frozenset()
         self._wants_clusters = False
 
     @property
@@ -86,11 +86,11 @@ class QueueWatcher:
 
     def look_for(self, name: str) -> None:
         """Have accounting looked through for a name from the next cycle on, until `found`."""
-        self._names.add(name)
+        self._names |= {name}
 
     def found(self, name: str) -> None:
         """Look no longer for a name."""
-        self._names.discard(name)
+        self._names -= {name}
 
     def want_clusters(self) -> None:
         """Have the next cycles ask which clusters there are."""
@@ -140,7 +140,7 @@ class QueueWatcher:
         if not answer.ok:
             raise NoAnswer(answer.complaint)
         rows = parse_squeue(answer.stdout)
-        watched, names = self._watched, frozenset(self._names)
+        watched, names = self._watched, self._names
         ended = self._accounted([number for number, known in watched.items() if number not in rows and not known()])
         failed = [number for number, known in watched.items() if _failed(rows.get(number) or ended.get(number)) and not known()]
         named = self._looked_through(names)

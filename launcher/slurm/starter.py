@@ -172,7 +172,7 @@ class SlurmStarter:
         return Gone(None, f"SLURM does not know job {number} any more, and it shows no life")
 
     def stop(self, handle: Handle, kill: bool) -> None:
-        """Cancel the job where it waits or is suspended; tell its supervisor to stop where it runs; cancel any if ``kill``."""
+        """Cancel the job if it waits or is suspended, tell its supervisor to stop if it runs; with ``kill``, cancel it anyway."""
         threading.Thread(target=self._cancel, args=(handle, kill), daemon=True, name="scancel").start()
 
     def _cancel(self, handle: Handle, kill: bool) -> None:

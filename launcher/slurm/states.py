@@ -105,7 +105,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
 
 
 def reason_in_words(reason: str) -> str:
-    """What squeue gives as the reason for waiting, in words; the reason itself where it has none."""
+    """What squeue gives as the reason for waiting, in words; the reason itself if it has none."""
     text = reason.strip().strip("()").replace(" ", "_")
     for pattern, words in _REASONS:
         if re.fullmatch(pattern, text):

@@ -1,7 +1,7 @@
 """Submitting an attempt exactly once, and finding again what an interrupted submission may have left in the queue.
 
-``submission.json`` in the attempt's directory is written before sbatch is called: where it is missing nothing was ever submitted,
-and where it holds no job id the queue is looked through for the token before anything is submitted again.
+``submission.json`` in the attempt's directory is written before sbatch is called: if it is missing, nothing was ever submitted;
+if it holds no job id, the queue is searched for the token before anything is submitted again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Unanswered(Unreachable):
 
 @dataclass(frozen=True)
 class Submission:
-    """What is known of the submission of one attempt."""
+    """The content of ``submission.json``: what is known of the submission of one attempt."""
 
     token: str
     name: str
@@ -61,7 +61,7 @@ class Submission:
 
     @classmethod
     def read(cls, attempt: AttemptPaths) -> Submission | None:
-        """The submission of an attempt; None where nothing was ever submitted."""
+        """The submission of an attempt; None if nothing was ever submitted."""
         data = read_object(attempt.root / FILE)
         try:
             return cls(**data) if data is not None else None
@@ -77,7 +77,7 @@ class Submission:
         }  # fmt: skip
 
     def known(self, job_id: str, cluster: str | None) -> Submission:
-        """The same, where it is known what became of it."""
+        """The same, with the job that it led to."""
         return replace(self, job_id=job_id, cluster=cluster)
 
     def reach(self, cluster: str | None) -> Reach:
@@ -85,7 +85,7 @@ class Submission:
         return Reach(self.conf, self.programs, cluster)
 
     def is_in(self, row: Row) -> bool:
-        """Whether a job in the queue is this one: by its comment, or by its name where the site rewrites comments."""
+        """Whether a job in the queue is this one: by its comment, or by its name, as some sites rewrite comments."""
         return self.token in row.comment or row.name == self.name
 
 
@@ -156,7 +156,7 @@ def known_handle(attempt: AttemptPaths) -> Handle | None:
 
 
 def job_of(attempt: AttemptPaths) -> tuple[str | None, str | None]:
-    """SLURM's id of the job that runs an attempt, ran it or will, and its cluster where the user had named any; None without."""
+    """SLURM's id of the job of an attempt, and its cluster if the user had named any; None for what is not known."""
     claim, submission = Claim.read(attempt), Submission.read(attempt)
     number = (claim.slurm_job_id if claim is not None else None) or (submission.job_id if submission is not None else None)
     if number is None or submission is None or submission.clusters is None:
