@@ -197,15 +197,15 @@ class Plan:
     """What is written before the start."""
 
     def for_job(self, **changes: Any) -> Plan:
-        """The plan with other fields of `Job`, from which nothing else follows: ``group``, ``priority``."""
+        """Change fields of `Job` from which nothing else follows: ``group``, ``priority``."""
         return replace(self, job=replace(self.job, **changes))
 
     def without_hosts(self, excluded: Sequence[str]) -> Plan:
-        """The plan of an attempt that avoids these hosts, if SLURM is to choose them: nothing else follows from it then."""
+        """Let the attempt avoid these hosts, if SLURM is to choose them: nothing else follows from it then."""
         return replace(self, placement=replace(self.placement, excluded_hosts=tuple(excluded)))
 
     def to_json(self) -> str:
-        """The plan as one JSON document, ASCII only; text that stands for raw bytes survives as escapes."""
+        """Write the plan as one JSON document, ASCII only; text that stands for raw bytes survives as escapes."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
     def write(self, path: Path, *, durable: bool = False) -> None:
@@ -238,7 +238,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan that `to_json` wrote.
+        """Rebuild the plan that `to_json` wrote.
 
         Raises:
             ValueError, TypeError, KeyError: if the text is none.
@@ -259,7 +259,7 @@ class Plan:
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """The plan in a file; links are not followed.
+        """Read the plan in a file; links are not followed.
 
         Raises:
             PlanFileError: if there is none, or it was written by an earlier version.
@@ -280,7 +280,7 @@ class Plan:
 
     @classmethod
     def of(cls, attempt: AttemptPaths) -> Plan:
-        """The attempt's own plan, or the job's, which may be another attempt's, if it has none.
+        """Read the attempt's own plan, or the job's, which may be another attempt's, if it has none.
 
         Raises:
             PlanFileError: as `read`.
@@ -293,7 +293,7 @@ def _part(kind: type[T], data: dict[str, Any]) -> T:
 
 
 def _regular_file(path: Path) -> str:
-    """The text of a regular file of sane size; others are refused without being opened for long."""
+    """Read a regular file of sane size; refuse others without waiting on them."""
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(number, "rb") as file:
         found = os.fstat(number)
@@ -303,6 +303,6 @@ def _regular_file(path: Path) -> str:
 
 
 def _is_flat(text: str) -> bool:
-    """Whether this is a plan of version 2 or before: one level, without the parts."""
+    """Tell whether this is a plan of version 2 or before: one level, without the parts."""
     data = json.loads(text)
     return "job_id" in data and "job" not in data

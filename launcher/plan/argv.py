@@ -23,7 +23,7 @@ _CPU_BIND = {"none": "none", "core": "cores", "socket": "sockets", "numa": "ldom
 
 
 def command(job: Job, placement: Placement, launch: Launch, slurm: Slurm | None) -> tuple[str, ...]:
-    """The argv that starts the ranks in the way that ``launch.backend`` names.
+    """Build the argv that starts the ranks in the way that ``launch.backend`` names.
 
     For srun it is what a plan shows: `launcher.slurm.start_method` finds out inside the allocation which PMI works, and whether
     mpirun takes the place of srun.
@@ -50,7 +50,7 @@ def attempt_of(job: Job) -> AttemptPaths:
 
 
 def wrapper(job: Job, launch: Launch) -> tuple[str, ...]:
-    """The wrapper that every rank is started as; for a single local rank it is the whole command."""
+    """Build the command of every rank's wrapper; for a single local rank it is the whole argv."""
     return (launch.python, "-m", "launcher.attempt.rank.wrapper", job.dir, str(job.attempt))
 
 
@@ -62,7 +62,7 @@ def mpirun(job: Job, placement: Placement, launch: Launch) -> tuple[str, ...]:
 
 
 def mpirun_options(placement: Placement, launch: Launch, mpi: Options) -> tuple[str, ...]:
-    """All options of mpirun but the number of ranks and their hosts."""
+    """List all options of mpirun but the number of ranks and their hosts."""
     root = mpi.root if launch.allow_root else ()
     crowded = mpi.oversubscribe if placement.oversubscribed else ()
     return (*root, *_binding(placement, mpi), *crowded, *launch.network_args, *launch.extra_args)
@@ -112,12 +112,12 @@ def srun(
 
 
 def sbatch(job_dir: str) -> tuple[str, ...]:
-    """The call that submits a script, which it reads from its standard input."""
+    """Build the call that submits a script, which it reads from its standard input."""
     return ("sbatch", "--parsable", "--export=ALL", f"--chdir={job_dir}")
 
 
 def idle_environment(placement: Placement, launch: Launch) -> dict[str, str]:
-    """Variables for ranks that share cores and are started by an mpirun: a rank that waits must let others run."""
+    """Set variables by which a rank that shares its core lets others run while it waits; only mpirun has such."""
     if launch.backend not in ("mpirun", "horovodrun") or not placement.oversubscribed:
         return {}
     return dict(options_of(launch.mpi_flavour, launch.mpi_version).oversubscribed_environment)
@@ -129,7 +129,7 @@ def _binding(placement: Placement, mpi: Options) -> tuple[str, ...]:
 
 
 def _where(job: Job, placement: Placement, launch: Launch, mpi: Options) -> tuple[str, ...]:
-    """Where the ranks run, how the hosts are reached, and which variables travel there."""
+    """List the options for where the ranks run, how the hosts are reached, and which variables travel there."""
     if not placement.hosts:
         return tuple(option.format(ranks=placement.ranks) for option in mpi.here)
     options = [option.format(hosts=_host_list(placement)) for option in mpi.host_list]
@@ -140,12 +140,12 @@ def _where(job: Job, placement: Placement, launch: Launch, mpi: Options) -> tupl
 
 
 def _host_list(placement: Placement) -> str:
-    """The hosts as every mpirun here takes them: ``node1:2,node2:2``."""
+    """Write the hosts as every mpirun here takes them: ``node1:2,node2:2``."""
     return ",".join(f"{host.name}:{host.slots}" for host in placement.hosts)
 
 
 def _remote_shell(job: Job, mpi: Options) -> list[str]:
-    """Options that name the program by which hosts are reached.
+    """List the options that name the program by which hosts are reached.
 
     Raises:
         PlanError: if this MPI would split its path.
@@ -159,12 +159,12 @@ def _remote_shell(job: Job, mpi: Options) -> list[str]:
 
 
 def _exported(job: Job, launch: Launch) -> tuple[str, ...]:
-    """Names of the variables that the wrappers on other hosts need, sorted; values travel inside mpirun's own connection."""
+    """List the variables that the wrappers on other hosts need, sorted; values travel inside mpirun's own connection."""
     return tuple(sorted({*launch.environment, *variables.own_variables(attempt_of(job)), variables.SUPERVISOR, *job.secrets}))
 
 
 def _horovods_ssh_options(ssh: tuple[str, ...]) -> list[str]:
-    """horovodrun tries whether the hosts answer, and knows two of ssh's options for that."""
+    """Translate the two options of ssh that horovodrun knows; it tries whether the hosts answer."""
     names = {"-p": "--ssh-port", "-i": "--ssh-identity-file"}
     pairs = itertools.pairwise(ssh)
     return [word for option, value in pairs if option in names for word in (names[option], value)]

@@ -1,4 +1,4 @@
-"""What every rank, or mpirun, would refuse later is refused while planning."""
+"""Refuses while planning what every rank, mpirun or sbatch would refuse later."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ OWN_OPTIONS = {
 
 
 def check_root(spec: Spec, backend: str, root: bool) -> bool:
-    """Whether the backend must be told that root is meant.
+    """Tell whether the backend must be told that root is meant.
 
     Raises:
-        PlanError: where the spec does not consent to it.
+        PlanError: if the spec does not consent to it.
     """
     if not root or backend == "local":
         return False
@@ -79,7 +79,7 @@ def _limits(spec: Spec, backend: str, ranks: int) -> Iterator[tuple[str, str]]:
 
 
 def _mpi(spec: Spec, facts: Facts, backend: str) -> Iterator[tuple[str, str]]:
-    """Settings against the MPI at hand."""
+    """Check settings against the MPI at hand."""
     if facts.mpirun is None or backend not in ("mpirun", "horovodrun"):
         return
     yield from network_faults(spec.network, facts.mpirun)
@@ -93,7 +93,7 @@ def _mpi(spec: Spec, facts: Facts, backend: str) -> Iterator[tuple[str, str]]:
 
 
 def _sbatch(spec: Spec, backend: str) -> Iterator[tuple[str, str]]:
-    """The user's options of sbatch, which the script holds behind ``#SBATCH``."""
+    """Check the user's options of sbatch, which the script holds behind ``#SBATCH``."""
     for place, option in enumerate(spec.slurm.extra if spec.slurm is not None and backend == "slurm" else ()):
         path, name = f"slurm.extra.{place}", option.partition("=")[0]
         if name in OWN_OPTIONS:

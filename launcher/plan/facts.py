@@ -35,7 +35,7 @@ class Facts:
     python: str
     """The interpreter that runs the launcher; ``python`` in a command means this one."""
     package_root: str | None
-    """Directory to put on PYTHONPATH so that ranks find hvdgrab; None where it is installed."""
+    """Directory to put on PYTHONPATH so that ranks find hvdgrab; None if it is installed."""
     cwd: str
     path: str
     pythonpath: str
@@ -56,7 +56,7 @@ class Allocation:
     tasks: tuple[int, ...]
     """Tasks for which each node has room, in the order of `nodes`."""
     cpus: tuple[int, ...]
-    """Cores held on each node; 0 where SLURM does not say."""
+    """Cores held on each node; 0 if SLURM does not say."""
     in_step: bool
     """Whether this process was started by srun: a step inside the step must share its resources."""
     restarts: int
@@ -69,7 +69,7 @@ class Allocation:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Allocation | None:
-        """The allocation; None where there is none, or its variables make no sense."""
+        """Read the allocation from variables; None if there is none, or they make no sense."""
         job_id = environment.get("SLURM_JOB_ID", "")
         nodelist = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
         if not job_id.isdigit() or not nodelist:
@@ -90,10 +90,10 @@ class Allocation:
 
 
 def expand_counts(text: str, count: int, default: int) -> tuple[int, ...]:
-    """The numbers in SLURM's short form ``2(x3),1``; ``default`` for every node where the text is empty.
+    """Expand the numbers in SLURM's short form ``2(x3),1``; ``default`` for every node if the text is empty.
 
     Raises:
-        ValueError: where it is malformed, or does not hold ``count`` numbers.
+        ValueError: if it is malformed, or does not hold ``count`` numbers.
     """
     if not text:
         return (default,) * count
@@ -109,13 +109,13 @@ def expand_counts(text: str, count: int, default: int) -> tuple[int, ...]:
 
 
 def find_program(name: str, path: str) -> str | None:
-    """A program on PATH, else beside the interpreter, else None."""
+    """Find a program on PATH, else beside the interpreter, else None."""
     beside = Path(sys.executable).parent
     return shutil.which(name, path=path) or shutil.which(name, path=str(beside))
 
 
 def _named(wanted: str, path: str) -> str:
-    """The program that a spec names: a path, or a name to look for; what does not exist is left for the probe to report."""
+    """Find the program that a spec names, by path or name; what does not exist is left for the probe to report."""
     if "/" not in wanted:
         return find_program(wanted, path) or wanted
     return str(Path.cwd() / os.path.expanduser(wanted))  # noqa: PTH111 - an unknown user's home is left as it is
@@ -129,14 +129,14 @@ def _allocation(path: str) -> int | None:
 
 
 def _package_root() -> str | None:
-    """The checkout that holds the launcher, unless it is installed where the interpreter looks anyway."""
+    """Find the checkout that holds the launcher, unless it is installed in the interpreter's own directories."""
     root = Path(launcher.__file__).resolve().parent.parent
     installed = {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}
     return None if root in installed else str(root)
 
 
 def collect(wanted_mpirun: str | None = None) -> Facts:
-    """Look at this host.  Runs ``mpirun --version`` and nothing else.
+    """Collect the facts of this host.  Runs ``mpirun --version`` and nothing else.
 
     Args:
         wanted_mpirun: the mpirun that a spec names, instead of the first one on PATH.

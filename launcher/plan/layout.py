@@ -39,17 +39,17 @@ class Layout:
 
 
 def make_layout(spec: Spec, cores: int, *, slurm: bool, allocation: int | None, excluded: Collection[str]) -> Layout:
-    """Ranks and hosts for a spec.
+    """Lay out a spec's ranks on hosts.
 
     Args:
         spec: the spec.
         cores: cores of this host.
         slurm: whether SLURM finds the hosts.
-        allocation: slots of the allocation that is used, where one is.
+        allocation: slots of the allocation that is used, if there is one.
         excluded: hosts that are avoided.
 
     Raises:
-        PlanError: where the ranks do not fit, or a consent is missing.
+        PlanError: if the ranks do not fit, or a consent is missing.
     """
     if allocation is not None:
         return _in_allocation(spec, allocation)
@@ -65,7 +65,7 @@ def make_layout(spec: Spec, cores: int, *, slurm: bool, allocation: int | None, 
 
 
 def count_ranks(spec: Spec, cores: int) -> int:
-    """Ranks that train: as given, or for ``auto`` 4, and 2 where only one core is there."""
+    """Count the ranks that train: as given; for ``auto`` 4, or 2 on a single core."""
     ranks = spec.resources.ranks
     if ranks == "auto":
         return AUTO_RANKS if cores > 1 else AUTO_RANKS_ONE_CORE
@@ -78,7 +78,7 @@ def _threads(spec: Spec, cores: int, ranks: int) -> int:
 
 
 def _share_cores(spec: Spec, training: int, cores: int) -> bool:
-    """Whether ranks share a core of this host, where the spec consents to it."""
+    """Tell whether ranks share a core of this host.  Raises PlanError unless the spec consents to it."""
     server = spec.resources.server_ranks
     if training + server <= cores:
         return False
@@ -142,7 +142,7 @@ def _under_slurm(spec: Spec) -> Layout:
 
 
 def offered(items: Sequence[str], ranks: int | str, server_ranks: int) -> tuple[HostSlots, ...]:
-    """All hosts of a spec, with slots.
+    """List all hosts of a spec, with slots.
 
     Hosts without slots share the ranks that the others leave, evenly, the first ones taking one more.
 
@@ -152,8 +152,8 @@ def offered(items: Sequence[str], ranks: int | str, server_ranks: int) -> tuple[
         server_ranks: further ranks.
 
     Raises:
-        SpreadError: where there is no telling how many slots a host has.
-        ValueError: where an item is malformed.
+        SpreadError: if there is no telling how many slots a host has.
+        ValueError: if an item is malformed.
     """
     hosts = merge([host for item in items for host in parse_hosts(item)])
     unknown = [host for host in hosts if host.slots is None]
@@ -168,10 +168,10 @@ def offered(items: Sequence[str], ranks: int | str, server_ranks: int) -> tuple[
 
 
 def spread(hosts: Sequence[HostSlots], ranks: int, oversubscribe: bool) -> tuple[HostSlots, ...]:
-    """The hosts that are used, each with as many slots as ranks run there; neighbouring ranks share a host.
+    """Choose the hosts that are used, each with as many slots as ranks run there; neighbouring ranks share a host.
 
     Raises:
-        SpreadError: where there are more ranks than slots, without consent.
+        SpreadError: if there are more ranks than slots, without consent.
     """
     slots = sum(host.slots for host in hosts)
     if ranks > slots and not oversubscribe:
@@ -192,7 +192,7 @@ def _filled(hosts: Sequence[HostSlots], ranks: int) -> list[int]:
 
 
 def _overfull(hosts: Sequence[HostSlots], ranks: int) -> list[int]:
-    """More ranks than slots: every host takes its share by slots, rounded so that the sum is right."""
+    """Share out more ranks than slots: each host takes its part by slots, rounded so that the sum is right."""
     slots = sum(host.slots for host in hosts)
     bounds, seen = [0], 0
     for host in hosts:
@@ -204,7 +204,7 @@ def _overfull(hosts: Sequence[HostSlots], ranks: int) -> list[int]:
 def without(
     hosts: Sequence[HostSlots], excluded: Collection[str], ranks: int, server_ranks: int, min_ranks: int | None, share: bool
 ) -> tuple[tuple[HostSlots, ...], int]:
-    """The hosts that are left without some, and how many ranks that train they can take.
+    """Leave out some hosts, and count the ranks that train which the others can take.
 
     Args:
         hosts: all hosts.
@@ -215,7 +215,7 @@ def without(
         share: whether ranks may share a slot.
 
     Raises:
-        SpreadError: where too few are left.
+        SpreadError: if too few are left.
     """
     left = tuple(host for host in hosts if host.name not in excluded)
     lost = [host.name for host in hosts if host.name in excluded]
@@ -237,7 +237,7 @@ def without(
 
 
 def ssh_command(ssh: SshSettings) -> tuple[str, ...]:
-    """How a host is reached: ssh with its options, to which the host is added.  It never asks, and gives up after a while."""
+    """Build the ssh command to which a host is added.  It never asks for anything, and gives up after a while."""
     options = ["BatchMode=yes", "ConnectTimeout=10", *ssh.options]
     words = ["ssh", "-x", *(word for option in options for word in ("-o", option))]
     words += ["-p", str(ssh.port)] if ssh.port is not None else []

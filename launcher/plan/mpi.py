@@ -42,17 +42,17 @@ _LIBRARY_BANNERS: dict[Flavour, str] = {
 
 
 def label(flavour: str, version: tuple[int, ...]) -> str:
-    """Name and version for people."""
+    """Name and version, for people."""
     return f"{NAMES.get(flavour, 'unknown MPI')} {'.'.join(map(str, version))}".strip()
 
 
 def parse_version(text: str) -> tuple[Flavour, tuple[int, ...]]:
-    """Flavour and version in what ``mpirun --version`` prints; ``("unknown", ())`` if it is none of the known ones."""
+    """Read flavour and version from what ``mpirun --version`` prints; ``("unknown", ())`` if it is none of the known ones."""
     return _parse(_MPIRUN_BANNERS, text)
 
 
 def parse_library(text: str) -> tuple[Flavour, tuple[int, ...]]:
-    """The same for what ``MPI_Get_library_version`` returns."""
+    """Do the same for what ``MPI_Get_library_version`` returns."""
     return _parse(_LIBRARY_BANNERS, text)
 
 
@@ -76,7 +76,7 @@ class Mpirun:
 
     @property
     def label(self) -> str:
-        """Name and version for people."""
+        """Name and version, for people."""
         return label(self.flavour, self.version)
 
 
@@ -230,7 +230,7 @@ _NONE = Options(binding={}, subnets=True)
 
 
 def find_options(flavour: str, version: tuple[int, ...]) -> Options | None:
-    """The options of an mpirun; None if it is none of `MPIS`."""
+    """Find the options of an mpirun; None if it is none of `MPIS`."""
     known = sorted(major for name, major in MPIS if name == flavour)
     if not known or not version:
         return None
@@ -239,7 +239,7 @@ def find_options(flavour: str, version: tuple[int, ...]) -> Options | None:
 
 
 def options_of(flavour: str, version: tuple[int, ...]) -> Options:
-    """The options of an mpirun.
+    """Find the options of an mpirun.
 
     Raises:
         PlanError: if it is none of `MPIS`.
@@ -269,13 +269,13 @@ FOREIGN = {
 
 
 def owners_of_foreign(option: str, mpirun: Mpirun) -> tuple[str, ...]:
-    """The MPIs that know an option, if this mpirun is of none of them."""
+    """Name the MPIs that know an option, if this mpirun is of none of them."""
     owners = FOREIGN.get(option, ())
     return () if any(mpirun.label.startswith(owner) for owner in owners) else owners
 
 
 def network_args(network: NetworkSettings, flavour: str, version: tuple[int, ...]) -> tuple[str, ...]:
-    """Options of mpirun for the wires that a spec names; empty if it names none."""
+    """Make the options of mpirun for the wires that a spec names; none if it names none."""
     mpi = find_options(flavour, version) or _NONE
     args: list[str] = []
     if network.interface is not None:
@@ -286,7 +286,7 @@ def network_args(network: NetworkSettings, flavour: str, version: tuple[int, ...
 
 
 def network_environment(network: NetworkSettings, backend: str, flavour: str, version: tuple[int, ...]) -> dict[str, str]:
-    """Variables of the ranks for the wires that a spec names; empty if it names none.
+    """Make the ranks' variables for the wires that a spec names; none if it names none.
 
     Under SLURM the MPI is only known at run time and srun takes no options of it: there every MPI's variables are set.
     """
@@ -309,14 +309,14 @@ def network_environment(network: NetworkSettings, backend: str, flavour: str, ve
 
 
 def _openmpi_variables(network: NetworkSettings) -> dict[str, str]:
-    """Open MPI's options as variables, for ranks that no mpirun of ours starts."""
+    """Write Open MPI's options as variables, for ranks that no mpirun of ours starts."""
     values = {} if network.interface is None else {"OMPI_MCA_btl_tcp_if_include": network.interface}
     wants_ucx = network.ucx_devices is not None or network.ucx_transports is not None
     return values | ({"OMPI_MCA_pml": "ucx"} if wants_ucx else {})
 
 
 def network_faults(network: NetworkSettings, mpirun: Mpirun) -> list[tuple[str, str]]:
-    """What the MPI at hand cannot do of a spec's network: pairs of path and message."""
+    """Find what the MPI at hand cannot do of a spec's network: pairs of path and message."""
     mpi, faults = find_options(mpirun.flavour, mpirun.version) or _NONE, []
     interface = network.interface or ""
     if "/" in interface and not mpi.subnets:

@@ -58,7 +58,7 @@ def make_plan(spec: Spec, facts: Facts, job: JobPaths, attempt: int = 1, exclude
 
 
 def next_attempt(plan: Plan, attempt: int, excluded_hosts: Collection[str] = ()) -> Plan:
-    """The plan by which the same job is started again.
+    """Plan another attempt of the same job.
 
     Args:
         plan: of any earlier attempt.
@@ -75,7 +75,7 @@ def next_attempt(plan: Plan, attempt: int, excluded_hosts: Collection[str] = ())
 
 
 def _elsewhere(placement: Placement, min_ranks: int | None) -> Placement:
-    """The placement on the hosts that are left."""
+    """Place the ranks on the hosts that are left."""
     server_ranks, may_share = placement.server_ranks, placement.may_oversubscribe
     offered, excluded = placement.offered_hosts, placement.excluded_hosts
     try:
@@ -90,7 +90,7 @@ def _elsewhere(placement: Placement, min_ranks: int | None) -> Placement:
 def _assembled(
     job: Job, placement: Placement, launch: Launch, limits: Limits, restart: RestartRules, slurm: Slurm | None
 ) -> Plan:
-    """The plan of these parts, with all that follows from them: variables of the attempt, argv, files."""
+    """Make the plan of these parts, with all that follows from them: variables of the attempt, argv, files."""
     paths = JobPaths(Path(job.dir))
     attempt = paths.attempt(job.attempt)
     values = launch.environment | variables.own_variables(attempt) | argv.idle_environment(placement, launch)
@@ -179,7 +179,7 @@ def _limits(spec: Spec) -> Limits:
 
 
 def restart_rules(settings: RestartSettings) -> RestartRules:
-    """A spec's ``restart`` settings as a plan holds them."""
+    """Convert a spec's ``restart`` settings to what a plan holds."""
     values = settings.model_dump(exclude={"hang_after"})
     return RestartRules(**{**values, "permanent_exit_codes": tuple(settings.permanent_exit_codes)})
 
@@ -193,7 +193,7 @@ def _slurm_reason(spec: Spec) -> str:
 
 
 def _backend(spec: Spec, facts: Facts, layout: Layout) -> tuple[str, str]:
-    """The backend and why; on other hosts even a single rank needs an MPI that starts it."""
+    """Choose the backend, and say why; on other hosts even a single rank needs an MPI that starts it."""
     if layout.offered and spec.backend.kind == "local":
         raise spec.refuse("backend.kind", "local starts one rank on this host: remove resources.hosts, or use mpirun")
     try:
@@ -203,7 +203,7 @@ def _backend(spec: Spec, facts: Facts, layout: Layout) -> tuple[str, str]:
 
 
 def choose(kind: str, ranks: int, facts: Facts) -> tuple[str, str]:
-    """The backend for a job outside SLURM, and why.
+    """Choose the backend for a job outside SLURM, and say why.
 
     Args:
         kind: what the spec says; ``auto`` leaves the choice to this function.
@@ -242,13 +242,13 @@ def _program(backend: str, facts: Facts) -> str:
 
 
 def resolve_command(command: list[str], python: str) -> tuple[str, ...]:
-    """The command with ``python`` or ``python3`` as its first word replaced by the launcher's own interpreter."""
+    """Replace ``python`` or ``python3`` as the command's first word by the launcher's own interpreter."""
     first = python if command[0] in ("python", "python3") else command[0]
     return (first, *command[1:])
 
 
 def resolve_workdir(workdir: str | None, cwd: str) -> str:
-    """The ranks' directory, absolute: relative ones start from where the command was given."""
+    """Make the ranks' directory absolute: relative ones start from the directory in which the command was given."""
     if not workdir:
         return cwd
     # Unlike Path.expanduser, this leaves the name of an unknown user as it is; the check of the directory then names it.
@@ -269,7 +269,7 @@ def _environment(spec: Spec, facts: Facts, layout: Layout) -> dict[str, str]:
 
 
 def _search_path(facts: Facts, backend: str) -> dict[str, str]:
-    """PATH with mpirun's directory at its end, where mpirun was found beside the interpreter: horovodrun calls it by name."""
+    """Add mpirun's directory to the end of PATH if it is not there: horovodrun calls mpirun by name."""
     if backend in ("local", "slurm", "srun") or facts.mpirun is None:
         return {}
     directory = str(Path(facts.mpirun.path).parent)

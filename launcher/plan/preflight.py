@@ -1,4 +1,4 @@
-"""What is checked on the host before anything is written or started, so that the user learns it before the queue does."""
+"""Checks a plan on this host before anything is written or started, so that the user learns of faults before the queue does."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _named(place: str) -> str:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """All texts in plain data; a section is two levels deep at most."""
+    """Yield all texts in plain data; a section is two levels deep at most."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -100,7 +100,7 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _job_directory(plan: Plan) -> Iterator[Fault]:
-    """Whether the job directory can be made; nothing is made."""
+    """Check that the job directory can be made; nothing is made."""
     above = next(path for path in Path(plan.job.dir).parents if os.path.lexists(path))
     if not above.is_dir():
         yield "", f"the job directory {plan.job.dir} cannot be made: {above} is not a directory"
@@ -129,7 +129,7 @@ def _found(plan: Plan, inherited: Mapping[str, str], program: str) -> bytes | No
 
 
 def script_of(command: tuple[str, ...], python: str) -> str | None:
-    """The script that a command runs with the launcher's own interpreter; None for modules, code and other programs."""
+    """Find the script that a command runs with the launcher's own interpreter; None for modules, code and other programs."""
     if command[0] != python:
         return None
     words = iter(command[1:])
@@ -156,7 +156,7 @@ def _reaching(plan: Plan, inherited: Mapping[str, str]) -> Iterator[Fault]:
 
 
 def _wires(plan: Plan, network: NetworkSettings) -> list[Fault]:
-    """Interfaces and devices that this host lacks; Open MPI 5 ends without a word where there is none of the named ones."""
+    """Find interfaces and devices that this host lacks: without any of the named ones Open MPI 5 ends silently."""
     if plan.launch.backend in ("slurm", "srun"):
         return []
     interfaces = {name for _, name in socket.if_nameindex()}

@@ -33,7 +33,7 @@ class Prepared:
 
 
 def load(file: str, overrides: Sequence[str]) -> list[Spec]:
-    """The spec of a file, or of a ready-made job; several if it has variants, which then are of one group.
+    """Load the spec of a file, or of a ready-made job; several if it has variants, which then are of one group.
 
     Raises:
         UsageError, SpecError: naming what is wrong.
@@ -56,7 +56,7 @@ def prepare(
         overrides: ``a.b=c`` texts.
         jobs_dir: the ``--jobs-dir`` option.
         query_site: asks SLURM about the jobs that go there; returns warnings.
-        cwd: where a job runs whose YAML names no directory, and from where a relative one counts; by default here.
+        cwd: the directory of jobs whose YAML names none, and the start of relative ones; by default the present one.
 
     Raises:
         UsageError, SpecError, PlanError: naming what is wrong.
@@ -86,7 +86,7 @@ def write_directory(prepared: Prepared) -> None:
     """Make the job directory with its frozen spec and plan, so that it survives a power failure; all of it, or nothing.
 
     Raises:
-        UsageError: where the directory cannot be made or written.
+        UsageError: if the directory cannot be made or written.
     """
     job = prepared.job
     job.create()

@@ -54,12 +54,12 @@ class _Composer(yaml.SafeLoader):
         return SpecError([Problem(self.source, line, "", message)])
 
     def present(self) -> tuple[Any, int]:
-        """The next event, and its line from 1."""
+        """Return the next event, and its line from 1."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         return event, event.start_mark.line + 1
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """As PyYAML does it, with our own words for what is refused; an alias keeps the line of its use."""
+        """Compose as PyYAML does, but refuse in our own words; an alias keeps the line of its use."""
         event, line = self.present()
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in self.open:
@@ -94,7 +94,7 @@ class _Tree:
         self._count = 0
 
     def build(self, node: yaml.Node, line: int, depth: int = 0) -> Node:
-        """The tree below a node, whose key stands in this line."""
+        """Build the tree below a node, whose key stands in this line."""
         self._count += 1
         if depth > MAX_DEPTH:
             raise self._composer.fail(line, f"nested more than {MAX_DEPTH} levels deep")
@@ -124,12 +124,12 @@ class _Tree:
 
 
 def _joined_pairs(text: str) -> str:
-    """Text with JSON's escapes for characters beyond 16 bits, which come in pairs, joined; single halves stay."""
+    """Join the pairs of JSON's escapes for characters beyond 16 bits; single halves stay."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def parse(text: str, source: str) -> Node:
-    """The tree of one YAML document.
+    """Parse one YAML document.
 
     Args:
         text: the document, at most `MAX_BYTES` long.
@@ -169,7 +169,7 @@ def _composed(text: str, source: str) -> Node | None:
 
 
 def apply(root: Node, option: str, text_settings: Mapping[str, bool]) -> Node:
-    """A new tree in which the option's setting is replaced or added.
+    """Make a new tree in which the option's setting is replaced or added.
 
     The text after ``=`` is read as YAML; for a setting that holds text it is taken as it stands, except that a list in brackets
     is a list.
@@ -196,14 +196,14 @@ def apply(root: Node, option: str, text_settings: Mapping[str, bool]) -> Node:
 
 
 def nullable_text(path: str, text_settings: Mapping[str, bool]) -> bool | None:
-    """Whether a path that is, or lies below, a setting that holds text may be null; None for all other paths."""
+    """Return whether a setting that holds text, or a value below it, may be null; None for all other paths."""
     while path and path not in text_settings:
         path = path.rpartition(".")[0]
     return text_settings.get(path)
 
 
 def put(root: Node, path: str, leaf: Node) -> Node:
-    """A new tree in which the setting of a dotted path is replaced or added.
+    """Make a new tree in which the setting of a dotted path is replaced or added.
 
     Raises:
         SpecError: if the way leads through a list, or through a value that is no section.
@@ -235,7 +235,7 @@ def _without_lines(node: Node) -> Node:
 
 
 def _written_out(node: Node, path: str, keys: Sequence[str]) -> Node:
-    """The node as a mapping, if it is the short form of a section on the way."""
+    """Write the node out as a mapping, if it is the short form of a section on the way."""
     section = ".".join(path.split(".")[: -len(keys)])
     if section not in SHORT_FORMS or not isinstance(node.content, str) or node.content in ("", "~", "null"):
         return node

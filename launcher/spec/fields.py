@@ -24,7 +24,7 @@ SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")
 
 
 def at_key(key: str, message: str) -> PydanticCustomError:
-    """The error for one setting below the one that is being checked; `launcher.spec.problems` finds its line."""
+    """Make the error for one setting below the one that is being checked; `launcher.spec.problems` finds its line."""
     return PydanticCustomError("at_key", "{message}", {"key": key, "message": message})
 
 
@@ -42,7 +42,7 @@ def _count_schema(word: str, smallest: int, largest: int) -> WithJsonSchema:
 
 
 def check_name(value: str) -> str:
-    """The name, if it may be one.  Raises ValueError."""
+    """Return the name if it may be one.  Raises ValueError."""
     if not re.fullmatch(NAME_PATTERN, value):
         raise ValueError(NAME_RULE)
     return value
@@ -114,14 +114,14 @@ def _horovod_name(value: str) -> str:
 
 
 def _whole(value: Any) -> Any:
-    """Python, and pydantic with it, takes true for 1."""
+    """Refuse true, which Python, and pydantic with it, takes for 1."""
     if type(value) is not int:
         raise ValueError("must be a whole number")
     return value
 
 
 def once_each(value: Any) -> Any:
-    """The mapping, if no variable of Horovod is in it under both its names.  Raises ValueError."""
+    """Refuse a mapping that holds a variable of Horovod under both its names.  Raises ValueError."""
     for name in value if isinstance(value, dict) else ():
         if isinstance(name, str) and f"HOROVOD_{name}" in value:
             raise ValueError(f"{name} and HOROVOD_{name} are the same: remove one of the two")
@@ -129,7 +129,7 @@ def once_each(value: Any) -> Any:
 
 
 def flatten(value: Any) -> Any:
-    """The mapping with sections written out as dotted paths; other values stay as they are, for the model to refuse."""
+    """Write sections out as dotted paths; what is no mapping stays as it is, for the model to refuse."""
     if not isinstance(value, dict):
         return value
     flat: dict[str, Any] = {}
@@ -146,7 +146,7 @@ def flatten(value: Any) -> Any:
 
 
 def check_variants(value: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """The variants by full path, if they make a bounded number of jobs.  Raises ValueError."""
+    """Return the variants by full path, if they make a bounded number of jobs.  Raises ValueError."""
     result: dict[str, list[Any]] = {}
     total = 1
     if len(value) > MAX_SETTINGS:

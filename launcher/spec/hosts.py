@@ -27,7 +27,7 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 @dataclass(frozen=True)
 class Host:
-    """A host that a spec offers; ``slots`` is None where it does not say how many ranks may run there."""
+    """A host that a spec offers; ``slots`` is None if it does not say how many ranks may run there."""
 
     name: str
     slots: int | None = None
@@ -37,10 +37,10 @@ class Host:
 
 
 def expand_nodelist(text: str) -> list[str]:
-    """The names in a node list such as ``n[1-3,07-09],gpu-a[1,2]x``, in its order.
+    """Expand a node list such as ``n[1-3,07-09],gpu-a[1,2]x`` to names, in its order.
 
     Raises:
-        ValueError: where it is malformed or names more than `MAX_HOSTS` hosts.
+        ValueError: if it is malformed or names more than `MAX_HOSTS` hosts.
     """
     names: list[str] = []
     for part in _split(text):
@@ -52,7 +52,7 @@ def expand_nodelist(text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """The list's parts: commas in brackets do not separate."""
+    """Split the list at its commas, but for those in brackets."""
     parts, depth, start = [], 0, 0
     for at, letter in enumerate(text):
         depth += {"[": 1, "]": -1}.get(letter, 0)
@@ -106,7 +106,7 @@ def _name_remedy(name: str) -> str:
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """The hosts in one item of ``resources.hosts``: a name or node list, each part with ``:slots`` at its end or without.
+    """Parse one item of ``resources.hosts``: a name or node list, each part with ``:slots`` at its end or without.
 
     Raises:
         ValueError: with the reason.
@@ -128,10 +128,10 @@ def _slots(text: str) -> int:
 
 
 def merge(hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """The hosts with those that are named several times made one, their slots added.
+    """Merge the entries of each host, adding their slots.
 
     Raises:
-        ValueError: where one of several entries of a host gives no slots, or there are too many hosts.
+        ValueError: if one of several entries of a host gives no slots, or there are too many hosts.
     """
     merged: dict[str, Host] = {}
     for host in hosts:
@@ -148,7 +148,7 @@ def merge(hosts: Sequence[Host]) -> tuple[Host, ...]:
 
 
 def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
-    """The hosts of a host file: a host a line, ``#`` starts a comment.
+    """Parse a host file: a host a line, ``#`` starts a comment.
 
     Args:
         text: the file's text.
@@ -195,10 +195,10 @@ def _with_option(hosts: list[Host], word: str) -> list[Host]:
 
 
 def read_hostfile(path: Path, shown_as: str) -> tuple[Host, ...]:
-    """The hosts of a file; only a regular file of at most 1 MiB is read.
+    """Read the hosts of a file; only a regular file of at most 1 MiB is read.
 
     Raises:
-        SpecError: naming the file, and the line where there is one.
+        SpecError: naming the file, and the line if there is one.
     """
 
     def fail(message: str) -> SpecError:

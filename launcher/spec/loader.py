@@ -44,7 +44,7 @@ class Source:
 
     @classmethod
     def of_file(cls, path: Path, shown_as: str | None = None) -> Source:
-        """The text of a file, which errors call by its path, or as it is shown.
+        """Read a file, which errors call by its path, or as it is shown.
 
         Raises:
             UsageError: if the file cannot be read.
@@ -55,7 +55,7 @@ class Source:
 
     @classmethod
     def find(cls, wanted: str) -> Source:
-        """The text of a file, or of a ready-made job (`find_spec`).
+        """Read a file, or a ready-made job (`find_spec`).
 
         Raises:
             UsageError, SpecError: as `of_file`.
@@ -65,7 +65,7 @@ class Source:
 
 
 def load(source: Source, overrides: Sequence[str] = (), group_of: Callable[[str], str] = str) -> list[Spec]:
-    """The specs of a job's YAML: one, or one for each combination of its variants, which are then of one group.
+    """Load the specs of a job's YAML: one, or one for each combination of its variants, which are then of one group.
 
     The names of variants are ``name-order-rr-seed-0`` and the like.
 
@@ -98,7 +98,7 @@ def _spec_of(root: Node, source: Source) -> Spec:
 
 
 def _with_hosts(spec: Spec) -> Spec:
-    """The spec with the host file's hosts in the place of its path, so that a frozen spec needs no further file."""
+    """Put the host file's hosts in the place of its path, so that a frozen spec needs no further file."""
     name = spec.resources.hostfile
     if name is None:
         return spec
@@ -142,7 +142,7 @@ def _sections(root: Node, default_name: str | None) -> dict[str, Any]:
 
 
 def _empty(node: Node) -> bool:
-    """Whether a section was named but left empty, which means its defaults."""
+    """Tell whether a section was named but left empty, which means its defaults."""
     return node.plain and node.content in NULLS
 
 
@@ -154,7 +154,7 @@ def _split(text: str, node: Node) -> list[str]:
 
 
 def _value(node: Node, path: str) -> Any:
-    """The node as plain data.  Recursion is bounded by the document's depth."""
+    """Turn the node into plain data.  Recursion is bounded by the document's depth."""
     if isinstance(node.content, dict):
         return {key: _value(child, f"{path}.{key}") for key, child in node.content.items()}
     if isinstance(node.content, list):
@@ -189,18 +189,18 @@ def _scalar(node: Node, path: str) -> Any:
 
 
 def shipped_directories() -> list[Path]:
-    """Where ready-made jobs lie: in an installed package, or beside the package in a checkout."""
+    """List the directories of ready-made jobs: in an installed package, or beside the package in a checkout."""
     package = Path(str(files("launcher")))
     return [path for path in (package / "_shipped" / "configs", package.parent / "configs") if path.is_dir()]
 
 
 def shipped_names() -> list[str]:
-    """Names of the ready-made jobs."""
+    """List the names of the ready-made jobs."""
     return sorted({path.stem for folder in shipped_directories() for path in folder.iterdir() if path.suffix in ENDINGS})
 
 
 def find_spec(wanted: str) -> Path:
-    """The file that is meant: the path itself, else a ready-made job called so (``configs/quickstart.yaml`` or ``quickstart``).
+    """Find the file that is meant: the path itself, else a ready-made job (``configs/quickstart.yaml`` or ``quickstart``).
 
     Raises:
         UsageError: if there is none, naming the ready-made ones.

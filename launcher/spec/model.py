@@ -79,7 +79,7 @@ class Resources(Section):
     """How many ranks, and what each of them gets."""
 
     ranks: Ranks = "auto"
-    """Processes that train; ``auto``: the slots of the hosts where given, else 4, or 2 where this host has one core only."""
+    """Processes that train; ``auto``: the slots of the hosts if given, else 4, or 2 if this host has one core only."""
 
     oversubscribe: bool = False
     """Consent to more ranks than cores: the ranks then take turns, which is right for a trial and wrong for a measurement."""
@@ -250,7 +250,7 @@ class Places:
     """File or option and line of every setting, by its dotted path."""
 
     def find(self, path: str) -> tuple[str, int | None]:
-        """Where a setting stands, or the nearest section around it that the document holds."""
+        """Find where a setting, or the nearest section around it that the document holds, stands."""
         if path in self.of:
             return self.of[path]
         while path and self.of.get(path, ("", None))[0] != self.source:
@@ -317,7 +317,7 @@ class Spec(Section):
     @model_validator(mode="before")
     @classmethod
     def _server_orders(cls, value: Any) -> Any:
-        """A server rank implies its coordinator, where the user leaves that open."""
+        """Let a server rank imply its coordinator, if the user leaves that open."""
         if not isinstance(value, dict):
             return value
         resources, grab = value.get("resources"), value.get("grab", {})
@@ -342,28 +342,28 @@ class Spec(Section):
         return self
 
     def located(self, places: Places) -> Spec:
-        """The same spec, which knows where its settings stand."""
+        """Return the same spec, which knows where its settings stand."""
         copy = self.model_copy()
         copy._places = places
         return copy
 
     def problem(self, path: str, message: str) -> Problem:
-        """A fault of one setting, with file and line where they are known."""
+        """Describe a fault of one setting, with file and line if they are known."""
         source, line = self._places.find(path)
         return Problem(source, line, path, message)
 
     def refuse(self, path: str, message: str) -> PlanError:
-        """The error to raise where one setting cannot work here."""
+        """Make the error to raise if one setting cannot work here."""
         return PlanError([self.problem(path, message)])
 
     def frozen_copy(self) -> dict[str, Any]:
-        """Plain data from which the same spec can be loaded again; `grab` holds only what the user set."""
+        """Dump plain data from which the same spec can be loaded again; `grab` holds only what the user set."""
         data = self.model_dump(mode="json", exclude={"grab"}, exclude_none=True)
         grab = self.grab.model_dump(mode="json", exclude_unset=True)
         return {**data, "grab": grab} if grab else data
 
     def frozen_text(self) -> str:
-        """`frozen_copy` as YAML.  ASCII only: other characters are escapes."""
+        """Dump `frozen_copy` as YAML.  ASCII only: other characters are escapes."""
         return yaml.safe_dump(self.frozen_copy(), sort_keys=False, allow_unicode=False, width=4096, default_flow_style=False)
 
     @property
@@ -373,13 +373,13 @@ class Spec(Section):
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
-    """A section's model, also of one that may be left out, which is a union of its model and None; else None."""
+    """Find a section's model, also in the union with None of a section that may be left out; None if there is no model."""
     kinds = (annotation, *get_args(annotation))
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
 def settings(model: type[BaseModel] = Spec, path: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """All settings below a model that hold no further ones, by dotted path."""
+    """Yield all settings below a model that hold no further ones, by dotted path."""
     for name, info in model.model_fields.items():
         section = model_in(info.annotation)
         if section is None:
@@ -390,7 +390,7 @@ def settings(model: type[BaseModel] = Spec, path: str = "") -> Iterator[tuple[st
 
 @functools.cache
 def text_settings() -> Mapping[str, bool]:
-    """Settings that hold text, or lists or mappings of text, and whether YAML's null is none there (see `Verbatim`)."""
+    """Collect the settings that hold text, or lists or mappings of text, and whether they may be null (see `Verbatim`)."""
     return {path: Verbatim not in info.metadata for path, info in settings() if _holds_text(info.annotation)}
 
 

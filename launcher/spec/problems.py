@@ -40,7 +40,7 @@ _HIDDEN = ("env", "secrets", "command")
 
 
 def describe(error: ValidationError, root: Node) -> list[Problem]:
-    """One `Problem` per finding, in the order of the document.
+    """Make one `Problem` of each finding, in the order of the document.
 
     Args:
         error: what validating the document's data raised.
@@ -63,12 +63,12 @@ def _problem(item: Mapping[str, Any], root: Node) -> Problem:
 
 
 def _way(node: Node, key: str) -> list[str]:
-    """A dotted key as the document has it: in one piece, or as sections."""
+    """Split a dotted key as the document has it: not at all, or into sections."""
     return [key] if isinstance(node.content, dict) and key in node.content else key.split(".")
 
 
 def _locate(root: Node, keys: Sequence[str]) -> Node:
-    """The deepest node on the way to a setting that exists in the document."""
+    """Find the deepest node of the document on the way to a setting."""
     node = root
     for key in keys:
         if isinstance(node.content, dict) and key in node.content:
@@ -89,7 +89,7 @@ def _unknown_key(keys: Sequence[str]) -> str:
 
 
 def valid_keys(path: Sequence[str]) -> tuple[str, ...]:
-    """Names that a section may hold.
+    """List the names that a section may hold.
 
     Args:
         path: keys that lead to the section; empty for the document itself.
@@ -109,7 +109,7 @@ def _children(node: Node) -> list[tuple[str, Node]]:
 
 
 def places_of(root: Node) -> dict[str, tuple[str, int | None]]:
-    """File or option and line of everything in a document, by dotted path.  Recursion is bounded by the document's depth."""
+    """Map dotted paths of everything in a document to file or option and line.  Recursion is bounded by the document's depth."""
     places: dict[str, tuple[str, int | None]] = {}
 
     def visit(node: Node, path: str) -> None:
@@ -139,7 +139,7 @@ def _message(item: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def _remedy(value: object, *, truth: bool = False) -> str:
-    """What to write instead of what only some YAML readers take for a number or a truth value."""
+    """Say what to write instead of a word that only some YAML readers take for a number or a truth value."""
     word = str(value).lower()
     if truth:
         return f": write {'true' if word in _TRUE else 'false'}" if word in (*_TRUE, *_FALSE) else ""

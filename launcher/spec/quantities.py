@@ -35,10 +35,10 @@ _SIZE_RULE = "a size has a unit, as in 512MiB or 8GiB"
 
 
 def parse_duration(value: Any) -> float:
-    """Seconds in a text such as ``1h30m``; 0 needs no unit.
+    """Parse a text such as ``1h30m`` to seconds; 0 needs no unit.
 
     Raises:
-        ValueError: where it is something else, with what to write instead.
+        ValueError: if it is something else, with what to write instead.
     """
     if value in (0, "0") and value is not False:
         return 0.0
@@ -84,7 +84,7 @@ def _remedy(text: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Text from which `parse_duration` makes the same number."""
+    """Write a text from which `parse_duration` makes the same number."""
     if seconds == int(seconds):
         left, text = int(seconds), ""
         for unit in ("d", "h", "m", "s"):
@@ -95,10 +95,10 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(value: Any) -> int:
-    """Bytes in a text such as ``8GiB``; 0 needs no unit.
+    """Parse a text such as ``8GiB`` to bytes; 0 needs no unit.
 
     Raises:
-        ValueError: where it is something else, with what to write instead.
+        ValueError: if it is something else, with what to write instead.
     """
     if value in (0, "0") and value is not False:
         return 0
@@ -124,7 +124,7 @@ def _size_remedy(number: str, unit: str) -> str:
 
 
 def format_size(size: int) -> str:
-    """Text from which `parse_size` makes the same number."""
+    """Write a text from which `parse_size` makes the same number."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size and size % BYTES[unit] == 0:
             return f"{size // BYTES[unit]}{unit}"

@@ -20,12 +20,12 @@ Schema = dict[str, Any]
 
 
 def text() -> str:
-    """The schema as one JSON document."""
+    """Write the schema as one JSON document."""
     return json.dumps(document(), indent=2) + "\n"
 
 
 def document() -> Schema:
-    """The schema as plain data."""
+    """Build the schema as plain data."""
     schema = Spec.model_json_schema(mode="validation")
     definitions: Schema = schema.get("$defs", {})
     for section in (schema, *definitions.values()):  # pydantic leaves out a description that the section's model has too
@@ -62,7 +62,7 @@ def _described(node: Schema) -> Schema:
 
 
 def _definition(node: Schema, definitions: Schema) -> Schema:
-    """The section that a node stands for: itself, or what it refers to."""
+    """Find the section that a node stands for: itself, or what it refers to."""
     for choice in (node, *node.get("anyOf", ())):
         if "$ref" in choice:
             section: Schema = definitions[choice["$ref"].rpartition("/")[2]]
@@ -71,7 +71,7 @@ def _definition(node: Schema, definitions: Schema) -> Schema:
 
 
 def _at(schema: Schema, path: list[str], definitions: Schema) -> Schema:
-    """The node of a setting."""
+    """Find the node of a setting."""
     node = schema
     for key in path:
         node = _definition(node, definitions)["properties"][key]
@@ -99,7 +99,7 @@ def _widen(node: Schema) -> None:
 
 
 def _in_words(value: Any) -> Any:
-    """Without the titles that repeat each setting's own name, and with descriptions as one line without markup."""
+    """Drop the titles that repeat each setting's own name, and write descriptions as one line without markup."""
     if isinstance(value, list):
         return [_in_words(below) for below in value]
     if not isinstance(value, dict):

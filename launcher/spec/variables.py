@@ -3,8 +3,8 @@
 What is removed before a job starts (`scrubbed`), so that an outer MPI job or allocation cannot override the job's own limits:
 
 * ``SLURM_* SBATCH_* SRUN_* SALLOC_* PMI* PMIX_* PRTE_* HYDRA_* MPIEXEC_*`` and ``OMPI_*`` other than ``OMPI_MCA_*``;
-* ``OMPI_MCA_*`` and ``PRTE_MCA_*`` only where an outer MPI job is visible (``OMPI_COMM_WORLD_*`` or ``PMIX_*`` is set): there
-  mpirun itself has set them.  Elsewhere they are the user's own settings of Open MPI and stay;
+* ``OMPI_MCA_*`` and ``PRTE_MCA_*`` only if an outer MPI job is visible (``OMPI_COMM_WORLD_*`` or ``PMIX_*`` is set): mpirun
+  itself has set them then.  Otherwise they are the user's own settings of Open MPI and stay;
 * ``HOROVOD_RANK``, ``HOROVOD_SIZE`` and the like of an outer Horovod job; the job marks of an outer hvdgrab job;
 * names that are no identifiers: horovodrun puts every name on a shell line.
 
@@ -39,7 +39,7 @@ _RESERVED_PREFIXES = (own.PREFIX, "OMPI_", *PMI_PREFIXES, "SLURM_", "SBATCH_")
 
 
 def scrubbed(names: Iterable[str]) -> tuple[str, ...]:
-    """Names among the inherited ones that the job must not see, sorted."""
+    """List the inherited names that the job must not see, sorted."""
     present = sorted(names)
     inside_mpi = any(name.startswith(("OMPI_COMM_WORLD_", "PMIX_")) for name in present)
     return tuple(name for name in present if _must_go(name, inside_mpi))
@@ -54,7 +54,7 @@ def _must_go(name: str, inside_mpi: bool) -> bool:
 
 
 def check_variable_name(name: str) -> str:
-    """The name, if a spec may set it.  Raises ValueError with the reason where it may not."""
+    """Return the name if a spec may set it.  Raises ValueError with the reason if it may not."""
     if not IDENTIFIER.fullmatch(name):
         raise ValueError("a variable's name consists of letters, digits and _, and does not start with a digit")
     if name.startswith(_RESERVED_PREFIXES) and name not in USER_VARIABLES:
@@ -66,12 +66,12 @@ def check_variable_name(name: str) -> str:
 
 
 def check_variable_value(value: str) -> str:
-    """The value, if the system can carry it.  Raises ValueError where it cannot."""
+    """Return the value if the system can carry it.  Raises ValueError if it cannot."""
     return _carriable(value)
 
 
 def check_argument(value: str) -> str:
-    """The argument, if the system can carry it.  Raises ValueError where it cannot."""
+    """Return the argument if the system can carry it.  Raises ValueError if it cannot."""
     return _carriable(value)
 
 

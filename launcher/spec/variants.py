@@ -18,7 +18,7 @@ MAX_NAME = int(NAME_PATTERN.rpartition(",")[2].rstrip("}")) + 1
 
 
 def expand(spec: Spec) -> list[tuple[str, Mapping[str, Any]]]:
-    """All combinations of a spec's variants, the last setting changing fastest; none if it has no variants.
+    """List all combinations of a spec's variants, the last setting changing fastest; none if it has no variants.
 
     Returns:
         For each what its job's name has behind the group's, ``order-rr-seed-0``, and its settings by dotted path.
@@ -36,25 +36,25 @@ def expand(spec: Spec) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _short_words(paths: Sequence[str]) -> dict[str, str]:
-    """The last word of every path, or all of it if two paths end alike."""
+    """Shorten every path to its last word, unless two paths end alike."""
     last = [path.rpartition(".")[2] for path in paths]
     return {path: label(path.replace(".", "-") if last.count(word) > 1 else word) for path, word in zip(paths, last, strict=True)}
 
 
 def _labels(values: Sequence[Any]) -> list[str]:
-    """A text for every value; those that would look alike are numbered."""
+    """Make a text of every value; those that would look alike are numbered."""
     texts = [label(value) for value in values]
     return [f"{text}-{place}" if texts.count(text) > 1 else text for place, text in enumerate(texts)]
 
 
 def label(value: Any) -> str:
-    """A value as part of a job's name: letters, digits, dots and dashes."""
+    """Write a value as part of a job's name: letters, digits, dots and dashes."""
     text = json.dumps(value) if value is None or isinstance(value, bool | list | dict) else str(value)
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:24] or "x"
 
 
 def expanded_trees(spec: Spec, root: Node, group: str) -> list[Node]:
-    """The document once for each combination, without its variants.
+    """Make the document of each combination, without its variants.
 
     Args:
         spec: what the document says.
@@ -80,13 +80,13 @@ def _tree(spec: Spec, root: Node, suffix: str, values: Mapping[str, Any], group:
 
 
 def _place(spec: Spec, path: str) -> Problem:
-    """Where the values of a setting stand: under its path, or under its short name."""
+    """Find where the values of a setting stand: under its path, or under its short name."""
     short = next((name for name, full in SHORT_PATHS.items() if full == path), path)
     return min((spec.problem(f"variants.{name}", "") for name in (path, short)), key=lambda place: -(place.line or 0))
 
 
 def node_of(value: Any, source: str, line: int | None) -> Node:
-    """Plain data as a part of a document.  Text is quoted, so that it stays text."""
+    """Turn plain data into a part of a document.  Text is quoted, so that it stays text."""
     if isinstance(value, dict):
         return Node({key: node_of(below, source, line) for key, below in value.items()}, line, source)
     if isinstance(value, list):
