@@ -33,19 +33,22 @@ Outcome = tuple[object, str, bool]
 """Result of a command: data for JSON, text for people, and whether something is wrong."""
 
 
-def main(arguments: Sequence[str] | None = None, place: Callable[[Site], Site] = lambda site: site) -> int:
+def main(
+    arguments: Sequence[str] | None = None, place: Callable[[Site], Site] = lambda site: site, program: str = "hvdgrab-bench"
+) -> int:
     """Run the command line.
 
     Args:
         arguments: those of the process by default.
         place: moves the ranks to other hosts than this one.
+        program: its name in the header.
 
     Returns:
         The exit code: 0 if nothing was wrong, 1 if a run failed or a ``wrong`` column is not 0, 2 for wrong usage.
     """
     args = _parser().parse_args(arguments)
     args.place = place
-    facts = machine.header()
+    facts = machine.header(program)
     print(machine.sentence(facts), file=sys.stderr if args.json else sys.stdout, flush=True)
     try:
         result, text, code = args.measure(args)

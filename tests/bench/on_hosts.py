@@ -16,6 +16,7 @@ from hvdgrab.bench import __main__ as bench
 from hvdgrab.bench.runs import BenchError, Site
 from tests.hosts import Net, build_hosts
 
+PROGRAM = "python -m tests.bench.on_hosts"
 EXPORTED = ("HVDGRAB_JOB_DIR", "HVDGRAB_GRAB", "OMP_NUM_THREADS")
 
 
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, rest = parser.parse_known_args(arguments)
     try:
         with build_hosts(given.hosts, given.rate) as net:
-            return bench.main(rest, lambda site: HostsSite(**asdict(site), net=net, rate=given.rate))
+            return bench.main(rest, lambda site: HostsSite(**asdict(site), net=net, rate=given.rate), PROGRAM)
     except BenchError as error:
         print(f"hvdgrab-bench: {error}", file=sys.stderr)
         return 1
