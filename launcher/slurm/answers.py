@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from launcher.slurm.states import HALTED, State, detail, parse_state
+from launcher.spec.hosts import expand_nodelist
 
 SQUEUE_HEADER = "JOBID|STATE|REASON|PARTITION|NODELIST|NAME|COMMENT"
 SQUEUE_FORMAT = "%i|%T|%r|%P|%N|%j|%k"
@@ -46,11 +47,10 @@ def parse_squeue(text: str) -> dict[str, Row]:
     """Rows by job id.
 
     Raises:
-        NoAnswer: if the heading is missing, as a sick or cut-off answer must not look like an empty queue, or if a row is not
-            understood.
+        NoAnswer: if the heading is missing, or a row is not understood.
     """
     rows: dict[str, Row] = {}
-    for line in _below(text, SQUEUE_HEADER):
+    for line in rows_below(text, SQUEUE_HEADER):
         cells = line.split("|", 6)
         if len(cells) != 7:
             raise NoAnswer(f"squeue printed {line[:80]!r}")
@@ -65,7 +65,7 @@ def parse_squeue(text: str) -> dict[str, Row]:
 def parse_sacct(text: str) -> dict[str, Row]:
     """Rows by job id; of a job that was put back several times, the last.  Raises NoAnswer as `parse_squeue` does."""
     rows: dict[str, Row] = {}
-    for line in _below(text, SACCT_HEADER):
+    for line in rows_below(text, SACCT_HEADER):
         cells = line.split("|", 5)
         state = parse_state(cells[1]) if len(cells) == 6 else None
         if state is None or not cells[0].isdigit():
@@ -75,8 +75,20 @@ def parse_sacct(text: str) -> dict[str, Row]:
     return rows
 
 
-def _below(text: str, header: str) -> list[str]:
-    """The lines below the heading of the table, without the ``CLUSTER:`` lines that --clusters puts before it."""
+def nodes_in(nodelist: str) -> tuple[str, ...]:
+    """The nodes of ``n[1-2],login``; none if that is not understood."""
+    try:
+        return tuple(expand_nodelist(nodelist))
+    except ValueError:
+        return ()
+
+
+def rows_below(text: str, header: str) -> list[str]:
+    """The lines below the heading of a table, without the ``CLUSTER:`` lines that --clusters puts before it.
+
+    Raises:
+        NoAnswer: if the heading is missing, as a sick or cut-off answer must not look like an empty table.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("CLUSTER:")]
     if not lines or lines[0] != header:
         raise NoAnswer(f"no table was printed but {lines[0][:80]!r}" if lines else "nothing was printed")

@@ -20,10 +20,9 @@ from launcher.errors import PlanError
 from launcher.host.program import Answer
 from launcher.host.text import counted, duration
 from launcher.jobdir.plan import Plan
-from launcher.slurm.answers import NoAnswer, seconds
+from launcher.slurm.answers import NoAnswer, nodes_in, rows_below, seconds
 from launcher.slurm.commands import Reach
 from launcher.slurm.script import SPARE_SECONDS, asked_of, script
-from launcher.spec.hosts import expand_nodelist
 
 if TYPE_CHECKING:
     from launcher.spec.model import Spec
@@ -56,11 +55,8 @@ class Partition:
 
 def parse_partitions(text: str) -> dict[str, Partition]:
     """Partitions by name from ``sinfo -o SINFO_FORMAT``.  Raises NoAnswer if that is no such table."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("CLUSTER:")]
-    if not lines or lines[0] != SINFO_HEADER:
-        raise NoAnswer("sinfo printed no table")
     found: dict[str, Partition] = {}
-    for line in lines[1:]:
+    for line in rows_below(text, SINFO_HEADER):
         cells = line.split("|")
         if len(cells) != 10 or not cells[3].isdigit():
             raise NoAnswer(f"sinfo printed {line[:80]!r}")
@@ -75,21 +71,17 @@ def _row(cells: list[str]) -> Partition:
     count = int(nodes)
     bad = re.match(r"(down|drain|fail|inval|unk|maint|power)", state.lower()) is not None or state.endswith("*")
     known = frozenset() if features == "(null)" else frozenset(features.split(","))
-    try:
-        names = frozenset(expand_nodelist(nodelist))
-    except ValueError:
-        names = frozenset()
     return Partition(
         name, available == "up", seconds(limit), count, 0 if bad else count, _number(cpus), _number(memory), gpus_in(gres), known,
-        names,
+        frozenset(nodes_in(nodelist)),
     )  # fmt: skip
 
 
 def _merged(one: Partition, other: Partition) -> Partition:
-    return Partition(
-        one.name, one.up, one.limit, one.nodes + other.nodes, one.usable + other.usable, max(one.cpus, other.cpus),
-        max(one.memory, other.memory), max(one.gpus, other.gpus), one.features | other.features,
-        one.names | other.names,
+    return replace(
+        one, nodes=one.nodes + other.nodes, usable=one.usable + other.usable, cpus=max(one.cpus, other.cpus),
+        memory=max(one.memory, other.memory), gpus=max(one.gpus, other.gpus), features=one.features | other.features,
+        names=one.names | other.names,
     )  # fmt: skip
 
 
@@ -127,12 +119,7 @@ def reservations_in(text: str) -> tuple[str, ...]:
 def expected_start(stderr: str) -> tuple[str, tuple[str, ...]] | None:
     """Time and nodes in what ``sbatch --test-only`` says; None if it says neither."""
     found = re.search(r"to start at (\S+) using \d+ processors on (?:nodes )?(\S+)", stderr)
-    if found is None:
-        return None
-    try:
-        return found.group(1), tuple(expand_nodelist(found.group(2)))
-    except ValueError:
-        return found.group(1), ()
+    return (found.group(1), nodes_in(found.group(2))) if found is not None else None
 
 
 _SHORT = {"partition": "p", "account": "A", "qos": "q", "constraint": "C", "overcommit": "O"}
@@ -286,16 +273,9 @@ def _features(plan: Plan, partition: Partition, where: str) -> Iterator[Finding]
     for name in dict.fromkeys(wanted):
         if name not in partition.features:
             yield Finding("slurm.constraint", _absent(f"feature in {where} called", name, partition.features))
-    for name in _excluded(plan):
+    for name in nodes_in(asked_of(plan).exclude or ""):
         if partition.names and name not in partition.names:
             yield Finding("slurm.exclude", f"{where} has no node {name}: nothing is left out by it", certain=False)
-
-
-def _excluded(plan: Plan) -> list[str]:
-    try:
-        return expand_nodelist(asked_of(plan).exclude or "")
-    except ValueError:
-        return []
 
 
 def _names(plan: Plan, site: Site) -> Iterator[Finding]:
