@@ -41,7 +41,7 @@ def supervise(job: JobPaths, attempt: int) -> int:
             print(f"{job.root} holds no job that can be started: {error}", file=sys.stderr)
             return EXIT_USAGE
         try:
-            end = build_run(job, attempt, plan, SilentView(), signals).run()
+            end = build_run(job, plan, SilentView(), signals).run()
         except AlreadyClaimedError as error:
             print(error, file=sys.stderr)
             return EXIT_CLAIMED

@@ -89,22 +89,19 @@ class AlreadyClaimedError(Exception):
 class AttemptRun:
     """One attempt; `run` is called once, in a process's main thread."""
 
-    def __init__(
-        self, job: JobPaths, attempt: int, plan: Plan, view: View, signals: SignalBox | None = None, *, interactive: bool = False
-    ) -> None:
-        """The attempt ``attempt`` of a job, whose ``plan`` was written.
+    def __init__(self, job: JobPaths, plan: Plan, view: View, signals: SignalBox, *, interactive: bool = False) -> None:
+        """The attempt for which a plan was made.
 
         Args:
-            job: the job directory.
-            attempt: its number, from 1.
+            job: the job directory, in which the plan was written.
             plan: what to start.
             view: what a person sees.
-            signals: the box in which the caller collects signals already.
+            signals: the open box in which the caller collects signals.
             interactive: whether a signal comes from a person: it then means that the job is cancelled, and a second one that the
                 person does not want to wait.
         """
         self._job = job
-        self._paths = job.attempt(attempt)
+        self._paths = job.attempt(plan.job.attempt)
         self._plan = plan
         self._view = view
         self._signals = signals
@@ -129,20 +126,9 @@ class AttemptRun:
         """
         if not claim.take(self._paths):
             raise AlreadyClaimedError(f"attempt {self._paths.number} of {self._job.id} has a supervisor already")
-        if self._signals is not None:
-            return self._run(self._signals)
-        with SignalBox() as signals:
-            return self._run(signals)
-
-    @property
-    def unexplained(self) -> bool:
-        """Whether a signal ended the attempt and nobody has said why."""
-        return self._stopper.request is not None and self._stopper.request.unexplained
-
-    def _run(self, signals: SignalBox) -> AttemptEnd:
         self._view.started(self._plan)
         try:
-            outcome = self._start_and_wait(signals)
+            outcome = self._start_and_wait()
         except BackendError as error:
             outcome = Outcome(words.FAILED, EXIT_FAILED, str(error), cause=words.NOT_STARTED)
         except OSError as error:
@@ -157,11 +143,16 @@ class AttemptRun:
         self._note_end(end)
         return end
 
-    def _start_and_wait(self, signals: SignalBox) -> Outcome:
+    @property
+    def unexplained(self) -> bool:
+        """Whether a signal ended the attempt and nobody has said why."""
+        return self._stopper.request is not None and self._stopper.request.unexplained
+
+    def _start_and_wait(self) -> Outcome:
         if self._paths.number > 1:
             sweep(self._job.id, 0.0)  # what is left of earlier attempts
-        unfit = self._check_hosts(signals)
-        self._stopper.handle_signals(signals.take())
+        unfit = self._check_hosts()
+        self._stopper.handle_signals(self._signals.take())
         self._stopper.poll_requests()
         if (request := self._stopper.request) is not None:
             return Outcome(words.CANCELLED, EXIT_INTERRUPTED, "stopped before a rank was started", cause=request.cause)
@@ -170,8 +161,8 @@ class AttemptRun:
         self._program = program = self._start()
         self._events.add("started", attempt=self._paths.number, pid=program.pid, argv=list(self._plan.argv))
         while (code := program.poll()) is None:
-            self._wait(signals, program)
-            self._stopper.handle_signals(signals.take())
+            self._wait(program)
+            self._stopper.handle_signals(self._signals.take())
             self._look()
             self._touch(time.monotonic())
             self._stopper.enforce(time.monotonic(), program, self._warn)
@@ -181,11 +172,11 @@ class AttemptRun:
         """Start the program that starts the ranks.  Raises BackendError."""
         return Program.start(self._plan, self._paths)
 
-    def _check_hosts(self, signals: SignalBox) -> Outcome | None:
+    def _check_hosts(self) -> Outcome | None:
         if not remote.other_hosts(self._plan):
             return None
         remote_shell.write(self._paths)
-        self._hosts = remote.check(self._plan, self._paths, lambda: self._pending(signals))
+        self._hosts = remote.check(self._plan, self._paths, self._pending)
         if not self._hosts.faults:
             return None
         away = all(fault.unreachable for fault in self._hosts.faults)
@@ -194,13 +185,13 @@ class AttemptRun:
         reason = f"ranks cannot be started on these hosts:\n{self._hosts.table()}"
         return Outcome(words.FAILED, EXIT_FAILED, reason, cause=cause, bad_hosts=bad)
 
-    def _pending(self, signals: SignalBox) -> bool:
-        self._stopper.handle_signals(signals.take())
+    def _pending(self) -> bool:
+        self._stopper.handle_signals(self._signals.take())
         return self._stopper.request is not None
 
-    def _wait(self, signals: SignalBox, program: Program) -> None:
+    def _wait(self, program: Program) -> None:
         output = program.output
-        sources: list[SignalBox | int] = [signals]
+        sources: list[SignalBox | int] = [self._signals]
         if output.open:
             sources.append(output.fileno())
         ready, _, _ = select.select(sources, [], [], TICK)

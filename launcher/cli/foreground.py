@@ -108,7 +108,7 @@ class ForegroundRun:
         while True:
             try:
                 self.plan.place(self._job)
-                end = build_run(self._job, self.plan.job.attempt, self.plan, self._view, signals, interactive=True).run()
+                end = build_run(self._job, self.plan, self._view, signals, interactive=True).run()
             except OSError as error:
                 reason = f"the job directory {self._job.root} cannot be used: {error.strerror}"
                 return policy.Final(FAILED, EXIT_FAILED, reason)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from random import Random
 
 from launcher.attempt.policy import Restart, Verdict, decide
 from launcher.attempt.report import report_unseen
@@ -148,10 +147,10 @@ def run(job: JobPaths, base: int, scheduler: Scheduler, call_sleep: Callable[[fl
     ends = note_lost(job, first_attempt(job, base), number)
     plan = place_plan(job, number, ends)
     with AskingBox(job, number, scheduler) as signals:
-        attempt = BatchRun(job, number, plan, SilentView(), signals)
+        attempt = BatchRun(job, plan, SilentView(), signals)
         attempt.scheduler, attempt.allocation = scheduler, scheduler.allocation
         end = attempt.run()
-    verdict = decide(plan.restart, [*ends, end], time.time(), Random())
+    verdict = decide(plan.restart, [*ends, end], time.time())
     if not isinstance(verdict, Restart):
         report_unseen(plan, job)
         return end.exit_code
@@ -246,7 +245,7 @@ def place_plan(job: JobPaths, number: int, ends: Sequence[AttemptEnd]) -> Plan:
     plan = Plan.of(attempt)
     if plan.job.attempt == number and attempt.plan.exists():
         return plan
-    verdict = decide(plan.restart, ends, time.time(), Random(0)) if ends else None
+    verdict = decide(plan.restart, ends, time.time()) if ends else None
     following = next_attempt(plan, number, verdict.excluded_hosts if isinstance(verdict, Restart) else ())
     following.place(job)
     return following

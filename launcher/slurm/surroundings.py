@@ -58,9 +58,9 @@ class SlurmRun(StepRun):
 
     allocation: Allocation
 
-    def _start_and_wait(self, signals: SignalBox) -> Outcome:
+    def _start_and_wait(self) -> Outcome:
         self._events = NamingLog(self._job, self.allocation.job_id)
-        return super()._start_and_wait(signals)
+        return super()._start_and_wait()
 
     def _end(self, outcome: Outcome) -> AttemptEnd:
         return replace(super()._end(outcome), hosts=self.allocation.nodes)
@@ -72,12 +72,12 @@ class AllocationRun(SlurmRun):
     ask: Callable[[], Answer]
     """Asks SLURM about the allocation."""
 
-    def _start_and_wait(self, signals: SignalBox) -> Outcome:
-        with self._turn(signals):
-            return super()._start_and_wait(signals)
+    def _start_and_wait(self) -> Outcome:
+        with self._turn():
+            return super()._start_and_wait()
 
     @contextlib.contextmanager
-    def _turn(self, signals: SignalBox) -> Iterator[None]:
+    def _turn(self) -> Iterator[None]:
         """Hold the allocation; the system releases it however this process ends.  Whoever is told to stop waits no longer."""
         try:
             directory = runtime_directory()
@@ -89,7 +89,7 @@ class AllocationRun(SlurmRun):
             return
         try:
             said = False
-            while not _locked(number) and not self._pending(signals):
+            while not _locked(number) and not self._pending():
                 if not said:
                     self._warn(f"another job runs in SLURM's allocation {self.allocation.job_id}; this one waits for its end")
                 said = True
@@ -119,15 +119,13 @@ def _locked(number: int) -> bool:
     return True
 
 
-def build_run(
-    job: JobPaths, attempt: int, plan: Plan, view: View, signals: SignalBox | None = None, *, interactive: bool = False
-) -> AttemptRun:
+def build_run(job: JobPaths, plan: Plan, view: View, signals: SignalBox, *, interactive: bool = False) -> AttemptRun:
     """The run of an attempt, inside an allocation if the plan says so; arguments as those of `AttemptRun`."""
     if plan.launch.backend not in ("srun", "slurm"):
-        return AttemptRun(job, attempt, plan, view, signals, interactive=interactive)
+        return AttemptRun(job, plan, view, signals, interactive=interactive)
     allocation = Allocation.from_environment(os.environ) if plan.launch.backend == "srun" else None
     if allocation is None:
-        return StepRun(job, attempt, plan, view, signals, interactive=interactive)
-    run = AllocationRun(job, attempt, plan, view, signals, interactive=interactive)
+        return StepRun(job, plan, view, signals, interactive=interactive)
+    run = AllocationRun(job, plan, view, signals, interactive=interactive)
     run.allocation, run.ask = allocation, asker(allocation.job_id, os.environ)
     return run
