@@ -26,10 +26,10 @@ EXIT_TIMEOUT = 124
 CANCEL_SECONDS = 90.0
 """How long `cancel` waits until all processes of a job are gone; what does not end is killed after a minute."""
 SILENT_SECONDS = 3.0
-"""After so long `cancel` says what it waits for."""
+"""After so long `cancel` names the jobs that it waits for."""
 POLL_SECONDS = 0.25
 UNKNOWN_SECONDS = 30.0
-"""How long a foreground job may be unknown: where its command was killed, its ranks are ending meanwhile."""
+"""How long a foreground job may be unknown: if its command was killed, its ranks are ending meanwhile."""
 SWEEP_GRACE = 5.0
 """Seconds between TERM and KILL for what a command that was killed has left."""
 
@@ -99,7 +99,7 @@ def _until(client: Client, job: Listed, deadline: float | None) -> Listed:
 
 
 def wait(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool, timeout: float | None) -> int:
-    """Wait for jobs; returns the exit code of the one that failed first, 0 where none did."""
+    """Wait for jobs; returns the exit code of the one that failed first, 0 if none did."""
     deadline = None if timeout is None else time.monotonic() + timeout
     client = Client.connect(start=True)
     jobs = find(wanted, jobs_dir, client)
@@ -113,7 +113,7 @@ def wait(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool, timeout:
 
 
 def exit_code(views: Sequence[JobView]) -> int:
-    """Of several jobs: the code of the one that failed first; `EXIT_TIMEOUT` where one has not ended."""
+    """Of several jobs: the code of the one that failed first; `EXIT_TIMEOUT` if none failed and one has not ended."""
     failed = [view for view in views if view.final and view.exit_code != EXIT_OK]
     if failed:
         first = min(failed, key=lambda view: view.finished or 0.0)
@@ -144,7 +144,7 @@ def retry(wanted: Sequence[str], jobs_dir: str | None, *, as_json: bool) -> int:
 
 
 def _retry_all(client: Client, jobs: Sequence[Listed]) -> tuple[list[JobView], list[LauncherError]]:
-    """Each job by itself: that one cannot be queued is no reason to leave out the next."""
+    """Queue each job by itself: if one cannot be queued, the next ones are tried all the same."""
     views: list[JobView] = []
     faults: list[LauncherError] = []
     for job in jobs:

@@ -46,7 +46,7 @@ def restart(*, as_json: bool) -> int:
 
 
 def status(*, as_json: bool) -> int:
-    """Show the daemon; returns the exit code, 3 where none answers."""
+    """Show the daemon; returns the exit code, 3 if none answers."""
     try:
         found = Client.connect(start=False).status()
     except NotRunningError:

@@ -1,6 +1,6 @@
 """Entry point of ``hvdgrab-launch``.
 
-What takes time to import is imported inside `main`, where a Ctrl-C finds somebody who expects it.
+Slow imports happen inside `main`, which handles a Ctrl-C meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def commands() -> set[str]:
 
 
 def with_default_command(argv: Sequence[str]) -> list[str]:
-    """The arguments with ``run`` in front, where a job's YAML stands in the place of a command.
+    """The arguments with ``run`` in front, if a job's YAML stands in the place of a command.
 
     A file that is called like a command is given as ``./ls``.
     """

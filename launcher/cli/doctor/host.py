@@ -191,7 +191,7 @@ def card_check(found: Sequence[Card]) -> Check:
         fix = "jobs on this host alone work; for several hosts, bring an interface up (`ip link`)"
         return Check("network", "note", ", ".join(texts) or "loopback only", fix)
     if sum(card.up for card in found) > 1:
-        fix = "several ways lead out: where ranks on other hosts cannot be reached, name the right one with `network.interface`"
+        fix = "several ways lead out: if ranks on other hosts cannot be reached, name the right one with `network.interface`"
         return Check("network", "note", ", ".join(texts), fix)
     return Check("network", "ok", ", ".join(texts))
 

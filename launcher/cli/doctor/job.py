@@ -23,14 +23,19 @@ from launcher.spec.model import NetworkSettings, Spec
 def checks(specs: Sequence[Spec], jobs_dir: str | None = None) -> list[Check]:
     """The job, or the first of its variants, which differ in what no host has to know; then a line for each of its hosts."""
     spec = specs[0]
-    job = JobPaths(jobs_root(jobs_dir) / new_id("doctor"))
     try:
-        plan = make_plan(spec, facts.collect(spec.backend.mpirun), job)
+        plan, job = plan_of(spec, jobs_dir)
         preflight.check(plan, os.environ, spec)
     except PlanError as error:
         return [Check("job", "missing", str(error), "`hvdgrab-launch validate` checks the file alone")]
     planned = [Check("job", "ok", f"{spec.name}: {placement_text(plan)}"), *wire_checks(spec.network)]
     return [*planned, *host_checks(plan, job)] if remote.other_hosts(plan) else planned
+
+
+def plan_of(spec: Spec, jobs_dir: str | None = None) -> tuple[Plan, JobPaths]:
+    """The plan of a job, and the directory that it would have; a `PlanError` says why there is none."""
+    job = JobPaths(jobs_root(jobs_dir) / new_id("doctor"))
+    return make_plan(spec, facts.collect(spec.backend.mpirun), job), job
 
 
 def wire_checks(wanted: NetworkSettings, net: Path = this_host.NET, infiniband: Path = this_host.INFINIBAND) -> list[Check]:

@@ -1,4 +1,4 @@
-"""The command: which looks are made, several at a time, and the exit code."""
+"""The command: which checks are made, several at a time, and the exit code."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What is installed: torch, mpi4py, Horovod, whether the two use one MPI, and the programs beside MPI itself.
 
-Every look at a package runs in a process of its own with a time limit: a broken torch or MPI can neither hang nor crash it.
+Every look at a package runs in a process of its own with a time limit: a broken torch or MPI can neither hang nor crash the doctor.
 """
 
 from __future__ import annotations
@@ -102,5 +102,5 @@ def compiler_check(environ: Mapping[str, str]) -> Check:
 def wrapper_check(environ: Mapping[str, str]) -> Check:
     """mpicxx; only building needs it."""
     found = shutil.which("mpicxx", path=environ.get("PATH"))
-    need = "Horovod and mpi4py are built with it: load the MPI's development module where they have to be built"
+    need = "Horovod and mpi4py are built with it: load the MPI's development module if they have to be built"
     return Check("mpicxx", "ok", found) if found else Check("mpicxx", "note", "not on PATH", need)

@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 
-from launcher.cli.doctor.checks import Check
+from launcher.cli.doctor.checks import Check, State
+from launcher.cli.doctor.job import plan_of
 from launcher.host.program import Answer
 from launcher.host.text import counted, duration
 from launcher.jobdir.plan import Plan
@@ -21,12 +22,12 @@ def checks(spec: Spec | None) -> list[Check]:
     """All that SLURM says, and what of it a job's spec does not fit.
 
     Args:
-        spec: a job, where one is given.
+        spec: a job, if one is given.
     """
     plan = _plan(spec)
     if not commands.installed():
-        state = "missing" if plan is not None else "note"
-        return [Check("SLURM", state, commands.ABSENT, "jobs of every other backend run here all the same")]  # type: ignore[arg-type]
+        state: State = "missing" if plan is not None else "note"
+        return [Check("SLURM", state, commands.ABSENT, "jobs of every other backend run here all the same")]
     examiner = Examiner(os.environ, commands.TIMEOUT)
     examined = examiner.examine(plan) if plan is not None else None
     sites = examined.sites if examined is not None else [examiner.site()]
@@ -64,14 +65,8 @@ def _job(plan: Plan, examined: Examined) -> Iterator[Check]:
 
 
 def _plan(spec: Spec | None) -> Plan | None:
-    if spec is None:
-        return None
-    from launcher.jobdir.paths import JobPaths, jobs_root, new_id
-    from launcher.plan import facts
-    from launcher.plan.planning import make_plan
-
-    plan = make_plan(spec, facts.collect(), JobPaths(jobs_root(None) / new_id(spec.name)))
-    return plan if plan.launch.backend == "slurm" else None
+    plan = plan_of(spec)[0] if spec is not None else None
+    return plan if plan is not None and plan.launch.backend == "slurm" else None
 
 
 def _cluster(title: str, settings: Mapping[str, str]) -> Check:
