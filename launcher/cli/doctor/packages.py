@@ -1,6 +1,6 @@
 """What is installed: torch, mpi4py, Horovod, whether the two use one MPI, and the programs beside MPI itself.
 
-Every look at a package runs in a process of its own with a time limit: a broken torch or MPI can neither hang nor crash the doctor.
+Every look at a package runs in a process of its own with a time limit: a broken torch or MPI cannot hang or crash the doctor.
 """
 
 from __future__ import annotations
