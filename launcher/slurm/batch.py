@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,50 +47,48 @@ SIMULTANEOUS = 3.0
 REQUEUE_TRIES = 6
 REQUEUE_PAUSE = 10.0
 _REFUSALS = ("disabled", "denied", "invalid", "not permitted", "completing or completed")
-Call = Callable[..., Answer]
 
 
 class Scheduler:
     """This job's own SLURM, asked from inside."""
 
-    def __init__(self, allocation: Allocation, log: Path, call_program: Call = call) -> None:
+    def __init__(self, allocation: Allocation, log: Path) -> None:
         self.allocation = allocation
-        self._call = call_program
         self._log = log
         self._begin = log.stat().st_size if log.exists() else 0
 
     def why(self) -> Stop | None:
         """Why SLURM ends the job; None if it does not, or does not say."""
         number = self.allocation.job_id
-        ask = partial(self._call, ("scontrol", "--oneliner", "show", "job", number), timeout=ASK_SECONDS)
+        ask = partial(call, ("scontrol", "--oneliner", "show", "job", number), timeout=ASK_SECONDS)
         return why(number, read_log(self._log, self._begin), ask, self.allocation.restarts)
 
     def possible(self, text: str) -> bool:
         """Whether SLURM would take a batch script; true if it does not say."""
-        answer = self._call(("sbatch", "--test-only"), stdin=text, timeout=ASK_SECONDS)
+        answer = call(("sbatch", "--test-only"), stdin=text, timeout=ASK_SECONDS)
         return answer.ok or said_in_trial(answer) is None
 
-    def requeue(self, at: float, excluded: Sequence[str], clock: Callable[[], float] = time.time) -> str | None:
+    def requeue(self, at: float, excluded: Sequence[str]) -> str | None:
         """Put the job back into the queue; returns why that was not possible, or None.
 
         Args:
             at: Unix time before which it is not to start.
             excluded: nodes to do without.
-            clock: the present, Unix time.
         """
         number = self.allocation.job_id
         answer = Answer(None, "", "")
         for last in range(REQUEUE_TRIES):
-            answer = self._call(("scontrol", "requeue", number))
+            answer = call(("scontrol", "requeue", number))
             if answer.ok or _refused(answer):
                 break
             time.sleep(REQUEUE_PAUSE if last < REQUEUE_TRIES - 1 else 0.0)
         if not answer.ok:
             return answer.complaint
-        changes = [f"StartTime=now+{round(at - clock())}seconds"] if at > clock() + 1 else []
+        wait = at - time.time()
+        changes = [f"StartTime=now+{round(wait)}seconds"] if wait > 1 else []
         changes += [f"ExcNodeList={','.join(excluded)}"] if excluded else []
         if changes:  # only a waiting job can be changed; its StartTime must also outlast the time that SLURM adds
-            self._call(("scontrol", "update", f"JobId={number}", *changes))
+            call(("scontrol", "update", f"JobId={number}", *changes))
         return None
 
 
@@ -141,7 +139,7 @@ class BatchRun(SlurmRun):
         return super()._from_outside(marks, unknown)
 
 
-def run(job: JobPaths, base: int, scheduler: Scheduler, call_sleep: Callable[[float], None] = time.sleep) -> int:
+def run(job: JobPaths, base: int, scheduler: Scheduler) -> int:
     """Run this start's attempt, and put the job back if another one is due; returns the exit code."""
     number = base + scheduler.allocation.restarts
     ends = note_lost(job, first_attempt(job, base), number)
@@ -159,7 +157,7 @@ def run(job: JobPaths, base: int, scheduler: Scheduler, call_sleep: Callable[[fl
     if requeue_decision(plan, end, verdict, cancelled=job.cancel.exists(), unexplained=unexplained) and put_back(
         job, plan, verdict, scheduler
     ):
-        call_sleep(30.0)  # SLURM ends this process now; an end of its own could be taken for the job's
+        time.sleep(30.0)  # SLURM ends this process now; an end of its own could be taken for the job's
     return end.exit_code
 
 
@@ -204,7 +202,7 @@ def _ignore_signals() -> None:
 
 
 def first_attempt(job: JobPaths, base: int) -> int:
-    """The first attempt since the job was last given by a person: budgets count from it, whoever has submitted ``base``."""
+    """The first attempt since a person last gave the job: budgets count from it, whoever has submitted ``base``."""
     first = base
     for event in reversed(read_events(job.events)):
         if event["event"] == "retried":
@@ -215,7 +213,7 @@ def first_attempt(job: JobPaths, base: int) -> int:
 
 
 def note_lost(job: JobPaths, base: int, number: int) -> list[AttemptEnd]:
-    """The ends of the attempts from ``base`` up to this one; those that were cut off without a word get one."""
+    """The ends of the attempts from ``base`` up to this one.  Writes one for each that was cut off without a word."""
     ends = []
     for earlier in range(base, number):
         attempt = job.attempt(earlier)
