@@ -51,13 +51,13 @@ class Context:
     wake: Callable[[], None] = lambda: None
     """Ends the loop's wait: there is something to do."""
     changed: Callable[[], None] = lambda: None
-    """Tells whoever waits for a job that one has changed."""
+    """Tells clients that wait that a job has changed."""
     reasons: dict[str, str] = field(default_factory=dict)
     """What queued jobs wait for, by id."""
     troubles: dict[str, str] = field(default_factory=dict)
-    """What cannot be done at present with a job, by id; see `launcher.daemon.context`."""
+    """What cannot be done now with a job, by id; see `Faults`."""
     problem: str | None = None
-    """What keeps the daemon from its work at present."""
+    """What keeps the daemon from its work now."""
     refused: str | None = None
     """Why a request could not be written down; None again once writing works."""
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -68,7 +68,7 @@ class Context:
         return Environments(self.dirs.environments)
 
     def refuse(self, text: str) -> None:
-        """Keep in mind, and say once, why a request cannot be written down."""
+        """Note why a request cannot be written down; log it when it is new."""
         if self.refused != text:
             log.error("a request is refused: %s", text)
         self.refused = text
@@ -118,7 +118,7 @@ class Environments:
         self._directory = directory
 
     def keep(self, job_id: str, environment: Mapping[str, str]) -> None:
-        """Keep a job's environment.  Raises OSError where it cannot be written."""
+        """Keep a job's environment.  Raises OSError if it cannot be written."""
         path = self._path(job_id)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -133,7 +133,7 @@ class Environments:
             raise
 
     def load(self, job_id: str) -> dict[str, str] | None:
-        """A job's environment; None where it was lost, as after the host was started again."""
+        """A job's environment; None if it was lost, as by a restart of the host."""
         try:
             number = os.open(self._path(job_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             with os.fdopen(number, encoding="ascii") as file:
@@ -151,7 +151,7 @@ class Environments:
         return [path.stem for path in self._directory.glob("[!.]*.json")]
 
     def forget_unfinished(self) -> None:
-        """Remove what a daemon that was killed had begun to write; only where no other daemon lives."""
+        """Remove what a killed daemon had begun to write; only if no other daemon lives."""
         for path in self._directory.glob(".*"):
             path.unlink(missing_ok=True)
 
@@ -160,7 +160,7 @@ class Environments:
 
 
 LOOK, STOP, START, CLOSE = "looked at", "stopped", "started", "closed"
-"""What cannot be done with a job at present; of each kind a job has one fault at most."""
+"""What cannot be done with a job now; of each kind a job has one fault at most."""
 
 
 def in_words(error: Exception) -> str:
@@ -171,14 +171,14 @@ def in_words(error: Exception) -> str:
 
 
 class Faults:
-    """The faults of the moment; for the engine's thread."""
+    """Faults that last: logged when they begin, when they change and when they are over.  For the engine's thread."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._present: dict[tuple[str, str], str] = {}
 
     def note(self, job: Job, kind: str, error: Exception) -> None:
-        """Say a job's fault, unless it has been said; call it while the error is handled."""
+        """Log and show a job's fault if it is new; to be called while the error is handled."""
         text = f"it cannot be {kind} now: {in_words(error)}"
         if self._present.get((job.id, kind)) == text:
             return
@@ -188,20 +188,20 @@ class Faults:
         self._show(job.id)
 
     def over(self, job: Job, kind: str) -> None:
-        """That could be done now; said where it could not before."""
+        """Note that the action succeeded; logged only if it had failed before."""
         if self._present.pop((job.id, kind), None) is not None:
             log.info("%s: it can be %s again", job.id, kind)
             self._context.note(job, "trouble-over", what=kind)
             self._show(job.id)
 
     def forget(self, job: Job) -> None:
-        """The job has ended: nothing of it can be wrong any more."""
+        """Drop the faults of a job that has ended."""
         for key in [key for key in self._present if key[0] == job.id]:
             del self._present[key]
         self._show(job.id)
 
     def note_starter(self, name: str, error: Exception) -> None:
-        """The same for the query that looks at all jobs of a kind."""
+        """As `note`, for the query about all jobs of a starter."""
         text = str(error) if isinstance(error, LauncherError) else in_words(error)
         if self._present.get(("", name)) != text:
             self._present["", name] = text
@@ -209,12 +209,12 @@ class Faults:
             log.warning("%s: %s; it is tried again, and this is said once", name, text, exc_info=unexpected)
 
     def over_starter(self, name: str) -> None:
-        """The query was answered."""
+        """As `over`, for that query."""
         if self._present.pop(("", name), None) is not None:
             log.info("%s: it answers again", name)
 
     def _show(self, job_id: str) -> None:
-        """What clients see as the job's reason while it lasts."""
+        """Show clients what is wrong with a job now."""
         texts = [text for (owner, _), text in self._present.items() if owner == job_id]
         if texts:
             self._context.troubles[job_id] = "; ".join(texts)

@@ -43,7 +43,7 @@ class Dirs:
 
     @property
     def log(self) -> Path:
-        """What the daemon says about itself."""
+        """The daemon's own log."""
         return self.state / "daemon.log"
 
     @property
@@ -57,7 +57,7 @@ class Dirs:
         return self.state / "daemon.yaml"
 
     def lock_owner(self) -> tuple[int, str] | None:
-        """Process id and version of the daemon that holds the lock of this host; None where none has said so."""
+        """Process id and version of the daemon that holds the lock of this host; None if none has said so."""
         try:
             data = json.loads(self.lock.read_text("ascii"))
             return int(data["pid"]), str(data["version"])
@@ -66,7 +66,7 @@ class Dirs:
 
     @property
     def socket(self) -> Path:
-        """Where it listens."""
+        """The Unix socket at which the daemon listens."""
         return self.runtime / "daemon.sock"
 
     @property

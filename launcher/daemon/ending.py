@@ -44,9 +44,10 @@ from launcher.jobdir.words import (
 
 SWEEP_GRACE = 3.0
 """Seconds between TERM and KILL for what a lost supervisor left behind."""
-
+SILENT_SECONDS = 600.0
+"""Seconds without a touch after which a job that is to be cancelled is given up; ten times what file systems need to show one."""
 OWN_ENDS = (FINISHED, FAILURE, HANG, TIME_LIMIT)
-"""Causes that hold although the job's end was asked for meanwhile: it had come to its end by itself."""
+"""Causes that hold even if the job was cancelled meanwhile: it had ended by itself."""
 PUT_BACK = "the scheduler put the job back; what ran the attempt left no word"
 Sweep = Callable[[str, float], tuple[int, list[int]]]
 
@@ -81,7 +82,7 @@ class Ending:
         return changed or job
 
     def not_started(self, job: Job, reason: str, *, final: bool = False) -> None:
-        """Note an attempt that could not be started; ``final`` where another would not either."""
+        """Note an attempt that could not be started; ``final`` if another one could not either."""
         log.warning("%s: attempt %d was not started: %s", job.id, job.attempt, reason)
         now = self._context.clock.wall()
         end = AttemptEnd(job.attempt, FAILED, NOT_STARTED, EXIT_FAILED, reason, started=now, ended=now)
@@ -89,7 +90,7 @@ class Ending:
         self._note_end(job, end, Final(FAILED, EXIT_FAILED, reason) if final else None)
 
     def finish_cancelled(self, job: Job, reason: str = "cancelled before it started") -> None:
-        """Note the end of an attempt that was cancelled, and of which nothing lives, as far as can be known."""
+        """Note the end of a cancelled attempt of which nothing lives, as far as can be known."""
         now = self._context.clock.wall()
         self._note_end(job, AttemptEnd(job.attempt, CANCELLED, CANCELLED, EXIT_INTERRUPTED, reason, started=now, ended=now))
 
@@ -218,7 +219,7 @@ def _lost_reason(job: Job, attempt: AttemptPaths) -> str:
 
 
 def _not_begun(job: Job, attempt: AttemptPaths) -> tuple[str, str]:
-    """Cause and reason where what should run the attempt has not even claimed it."""
+    """Cause and reason of an attempt that was never claimed."""
     if not attempt.job.root.exists():
         return LOST_NODE, _lost_reason(job, attempt)
     if (full := obstacle(attempt.root)) is not None:
@@ -265,14 +266,14 @@ def _noted(events: list[dict[str, Any]], job: Job) -> bool:
 
 
 def corrected(end: AttemptEnd, gone: Gone) -> AttemptEnd:
-    """An end as the job itself wrote it, unless only the scheduler knew that somebody had cancelled the job."""
+    """An end as the attempt wrote it, corrected if only the scheduler knew that the job was cancelled."""
     if gone.cause != CANCELLED or end.cause != PREEMPTION:
         return end
     return replace(end, state=CANCELLED, cause=CANCELLED, exit_code=EXIT_INTERRUPTED, reason=gone.reason)
 
 
 def by_scheduler(end: AttemptEnd, gone: Gone) -> AttemptEnd:
-    """The end of an attempt that left no word, with what the scheduler says of it, where that is more than is known otherwise."""
+    """The end of an attempt that wrote none, with what the scheduler says of it, unless the ranks' marks say more."""
     if gone.cause is None or end.first_failing_rank is not None or end.state != FAILED:
         return end
     reason = gone.reason if end.cause != NOT_STARTED else f"{gone.reason}; {end.reason}"
@@ -282,12 +283,12 @@ def by_scheduler(end: AttemptEnd, gone: Gone) -> AttemptEnd:
     return replace(end, cause=cause, reason=reason)
 
 
-SILENT_SECONDS = 600.0
-"""Seconds without a touch after which a job that is to be cancelled is given up; ten times what file systems need to show one."""
-
-
 class RemoteSupervisors:
-    """Watches the signs of life of such attempts by this host's own steady clock; for the engine's thread."""
+    """Attempts whose supervisor is a process of another host: a crashed login node, or one whose daemon has lost the record.
+
+    This host cannot ask it, but sees the file that a supervisor touches for as long as it lives.  The time since the last touch
+    is measured by this host's own steady clock.  For the engine's thread.
+    """
 
     def __init__(self, context: Context, ending: Ending) -> None:
         self._context = context
@@ -295,7 +296,7 @@ class RemoteSupervisors:
         self._touches = Unchanged()
 
     def reason(self, job: Job, reason: str) -> str:
-        """Why its state is unknown, and what to do about it once it has shown no life for long."""
+        """Why a job's state is unknown, and what to do about it once it has shown no life for long."""
         if not self._silent(job):
             return reason
         return (
@@ -304,7 +305,7 @@ class RemoteSupervisors:
         )
 
     def given_up(self, job: Job) -> bool:
-        """End a job that is to be cancelled, where nothing was heard of it for long; returns whether that was so."""
+        """End a job that is to be cancelled if it has shown no life for long; returns whether it did so."""
         if not job.cancel or not self._silent(job):
             return False
         host = (job.handle or {}).get("host")
@@ -321,7 +322,7 @@ class RemoteSupervisors:
         return True
 
     def _silent(self, job: Job) -> bool:
-        """Whether its file has not been touched for long, as far as this daemon has seen."""
+        """Whether the supervisor's file has not been touched for long, as far as this daemon has seen."""
         stamp = 0
         with contextlib.suppress(OSError):
             stamp = os.stat(_attempt(job).alive).st_mtime_ns  # noqa: PTH116 - called often

@@ -23,7 +23,7 @@ from launcher.jobdir.words import CANCELLED, FINAL, RUNNING, STARTING, UNDER_WAY
 KILL_AFTER = 60.0
 """Seconds after which a supervisor that was asked to stop is killed."""
 QUEUE_SECONDS = 10.0
-"""The queue is looked through at least so often, even where nothing seems to have changed."""
+"""Seconds between two looks at the queue if nothing seems to have changed."""
 BUSY_PAUSE, IDLE_PAUSE = 0.2, 1.0
 """Seconds until the next tick, while something is starting or stopping, and otherwise."""
 Waiting = tuple[str, int, float | None]

@@ -1,8 +1,8 @@
 """Which daemon may write the record: a row that its owner renews.
 
-Hosts' clocks are never compared.  Who wants a lease that another holds watches, by its own steady clock, whether it is renewed;
-only when it stood still for as long as it says it lasts is it taken over.  On one host a dead owner is known at once by its
-process.
+Hosts' clocks are never compared.  A daemon that wants the lease of another watches, by its own steady clock, whether it is
+renewed; it is taken over only after its own stated lifetime has passed without a renewal.  On one host, a dead owner is known at
+once by its process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LeaseHeldError(UnreachableError):
     def __init__(self, text: str, pid: int | None = None) -> None:
         super().__init__(text)
         self.pid = pid
-        """Its process id, where it lives on this host."""
+        """Its process id, if it lives on this host."""
 
 
 class LeaseLostError(UnreachableError):
@@ -76,7 +76,7 @@ def read(connection: sqlite3.Connection) -> Holder | None:
 def acquire(
     connection: sqlite3.Connection, me: Holder, *, shared: bool, steady: Callable[[], float], sleep: Callable[[float], None]
 ) -> None:
-    """Take the lease, after it has run out where another held it.
+    """Take the lease; if another daemon holds it, only after it has run out.
 
     Args:
         connection: the record, outside of a transaction.
@@ -86,7 +86,7 @@ def acquire(
         sleep: waits some seconds.
 
     Raises:
-        LeaseHeldError: where its holder lives; the text names the host.
+        LeaseHeldError: if its holder lives; the text names the host.
     """
     seen = read(connection)
     if seen is not None and not seen.certainly_gone(me, shared):
@@ -129,7 +129,7 @@ def renew(connection: sqlite3.Connection, me: Holder) -> None:
     """Show that the holder lives.
 
     Raises:
-        LeaseLostError: where another has taken it over.
+        LeaseLostError: if another has taken it over.
     """
     connection.execute("UPDATE lease SET renewals = renewals + 1 WHERE token = ?", (me.token,))
     check(connection, me)

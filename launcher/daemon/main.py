@@ -30,9 +30,9 @@ from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError, UnreachableErro
 from launcher.host.files import obstacle
 
 LOG_BYTES, LOG_FILES = 4 << 20, 3
-"""The log is bounded: so many bytes a file, and so many old files."""
+"""Bytes of a log file, and number of old ones that are kept."""
 RETURN_SECONDS = 15.0
-"""A living daemon whose socket was removed has made it again after so long."""
+"""Within so long, a living daemon whose socket was removed has made it again."""
 PROBLEM_PAUSE = 2.0
 """Seconds until the next try, while something keeps the daemon from its work."""
 REQUEST_BYTES = 1 << 16
@@ -59,8 +59,8 @@ def run(dirs: Dirs, ready_fd: int | None) -> int:
     """Be the daemon until it is asked to stop; returns the exit code.
 
     Args:
-        dirs: where its things are.
-        ready_fd: where whoever started it hears that it is ready, or why it is not; None: on stderr.
+        dirs: where it keeps things.
+        ready_fd: a descriptor for `StartupMessages`; None in the foreground.
     """
     messages = StartupMessages(ready_fd)
     umask = os.umask(0o077)
@@ -124,7 +124,7 @@ def build_starters(umask: int) -> Mapping[str, Starter]:
     """All ways to start supervisors.
 
     Args:
-        umask: of whoever started the daemon: jobs are to share their results as their users do, the daemon nothing.
+        umask: of the process that started the daemon; jobs keep it, while the daemon's own files are private.
     """
     from launcher.attempt.starter import LocalStarter
     from launcher.slurm.starter import SlurmStarter
@@ -134,10 +134,10 @@ def build_starters(umask: int) -> Mapping[str, Starter]:
 
 @contextlib.contextmanager
 def locked(dirs: Dirs) -> Iterator[None]:
-    """Hold the lock of this host; the system gives it back however this process ends.
+    """Hold the lock of this host; the kernel releases it however this process ends.
 
     Raises:
-        AlreadyRunningError: where another daemon holds it.
+        AlreadyRunningError: if another daemon holds it.
     """
     number = os.open(dirs.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -196,7 +196,7 @@ def work(context: Context, engine: Engine, spool: Spool, waker: Waker, keep_reac
         keep_reachable: called at each tick with the steady time.
 
     Raises:
-        LeaseLostError: where another daemon has taken the record over.
+        LeaseLostError: if another daemon has taken the record over.
     """
     while not context.stopping.is_set():
         now = context.clock.steady()
@@ -217,7 +217,7 @@ def work(context: Context, engine: Engine, spool: Spool, waker: Waker, keep_reac
 
 
 def _problem(context: Context, text: str, error: Exception | None = None) -> None:
-    """Say what keeps the daemon from its work: once, and again when it is something else."""
+    """Note what keeps the daemon from its work; log it when it is new."""
     if context.problem != text:
         log.error("%s", text, exc_info=error)
     context.problem = text
@@ -230,7 +230,7 @@ def _over(context: Context) -> None:
 
 
 def _try_writing(context: Context) -> None:
-    """Whether what was refused would be written now: only then is it no problem any more.
+    """Forget that a request was refused, once writing works again.
 
     The record has some space of its own, in which small changes succeed on a full disk; a request needs more.
     """
@@ -244,12 +244,12 @@ def _try_writing(context: Context) -> None:
 
 
 def _ends(context: Context) -> list[int]:
-    """Descriptors that show the end of a supervisor at once."""
+    """Descriptors that become readable when a supervisor ends."""
     return [number for starter in context.starters.values() for number in getattr(starter, "watched", list)()]
 
 
 def stop_on_signals(context: Context, waker: Waker) -> None:
-    """Let TERM, INT and HUP end the daemon in order; jobs go on."""
+    """Let TERM, INT and HUP stop the daemon in an orderly way; jobs go on."""
 
     def note(number: int, _: FrameType | None) -> None:
         log.info("ended by %s; jobs go on", signal.Signals(number).name)

@@ -86,7 +86,7 @@ class _Free:
         self._held_by: str | None = None
 
     def obstacle(self, job: Job) -> str | None:
-        """Why a job cannot start now; None where it can."""
+        """Why a job cannot start now; None if it can."""
         most = self._capacity.max_running
         if most is not None and self._running >= most:
             return f"waits for its turn: {self._running} jobs are under way, and max_running is {most}"

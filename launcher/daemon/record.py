@@ -53,35 +53,31 @@ class RecordError(UnreachableError):
 
 
 def open_record(path: Path, *, network: bool | None = None) -> sqlite3.Connection:
-    """Open the record for writing, and make it where there is none.
+    """Open the record for writing; make it if there is none.
 
     Args:
         path: the file; its directory exists.
         network: whether it is on a file system that several hosts share; by default as the kernel says.
 
     Raises:
-        RecordError: where it cannot be used, is no record, or was made by a later version.
+        RecordError: if it cannot be used, is no record, or was made by a later version.
     """
     shared = is_network(path.parent) if network is None else network
-    with explained(path):
-        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        try:
-            _check_version(connection, path)
-            _set_modes(connection, path, shared)
-            _make_schema(connection)
-        except BaseException:
-            connection.close()
-            raise
-    connection.row_factory = sqlite3.Row
-    return connection
+
+    def prepare(connection: sqlite3.Connection) -> None:
+        _check_version(connection, path)
+        _set_modes(connection, path, shared)
+        _make_schema(connection)
+
+    return _connect(path, path.as_uri(), prepare)
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
     """Open the record for reading, while its daemon runs or not.
 
     Raises:
-        RecordError: where it cannot be read.
-        FileNotFoundError: where there is none.
+        RecordError: if it cannot be read.
+        FileNotFoundError: if there is none.
     """
     try:
         path.stat()
@@ -89,10 +85,14 @@ def open_read_only(path: Path) -> sqlite3.Connection:
         raise FileNotFoundError(str(path)) from None
     except OSError as error:
         raise RecordError(f"the record {path} cannot be read: {error.strerror}") from error
+    return _connect(path, f"{path.as_uri()}?mode=ro", lambda connection: _check_version(connection, path))
+
+
+def _connect(path: Path, uri: str, prepare: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
     with explained(path):
-        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
-            _check_version(connection, path)
+            prepare(connection)
         except BaseException:
             connection.close()
             raise
@@ -192,7 +192,7 @@ class Job:
     """Slots of this host that it takes while an attempt is under way."""
     gpus: int = 0
     gpu_ids: tuple[str, ...] = ()
-    """Those that it has at present."""
+    """Those that it has now."""
     exit_code: int | None = None
     reason: str | None = None
     started: float | None = None
@@ -232,29 +232,11 @@ class Job:
 
         Args:
             owner: the host whose daemon looks after it.
-            reason: what it waits for, where the row says nothing.
+            reason: what it waits for, if the row does not say it.
         """
-        return JobView(
-            id=self.id,
-            name=self.name,
-            state=self.state,
-            exit_code=self.exit_code,
-            dir=self.dir,
-            reason=self.reason or reason,
-            submitted=self.submitted,
-            started=self.started,
-            finished=self.finished,
-            seconds=None if self.finished is None else max(0.0, self.finished - self.submitted),
-            ranks=self.ranks,
-            backend=self.backend,
-            attempt=self.attempt,
-            attempts=self.attempts,
-            group=self.group_name,
-            priority=self.priority,
-            owner=owner,
-            next_try=self.next_try,
-            depends_on=self.depends_on,
-        )
+        shared = {name: getattr(self, name) for name in JobView.__dataclass_fields__ if name in self.__dataclass_fields__}
+        seconds = None if self.finished is None else max(0.0, self.finished - self.submitted)
+        return JobView(**{**shared, "reason": self.reason or reason}, group=self.group_name, seconds=seconds, owner=owner)
 
 
 COLUMNS = tuple(entry.name for entry in fields(Job))
@@ -282,7 +264,7 @@ class Store:
         self._holder = holder
         self._lock = threading.RLock()
         self.changes = 0
-        """How many transactions were made: while it stands, nothing has changed."""
+        """Number of transactions so far: while it stays the same, nothing has changed."""
 
     @classmethod
     def open(
@@ -304,8 +286,8 @@ class Store:
             sleep: waits some seconds.
 
         Raises:
-            RecordError: where it cannot be used.
-            LeaseHeldError: where another daemon owns it.
+            RecordError: if it cannot be used.
+            LeaseHeldError: if another daemon owns it.
         """
         shared = is_network(path.parent) if network is None else network
         me = holder or lease.Holder()
@@ -323,8 +305,8 @@ class Store:
         """The record for reading alone, without its lease.
 
         Raises:
-            RecordError: where it cannot be read.
-            FileNotFoundError: where there is none.
+            RecordError: if it cannot be read.
+            FileNotFoundError: if there is none.
         """
         return cls(open_read_only(path), path, None)
 
@@ -338,23 +320,23 @@ class Store:
 
     @property
     def holder(self) -> lease.Holder | None:
-        """Who holds the lease at present."""
+        """Who holds the lease now."""
         with self._lock, explained(self._path):
             return lease.read(self._connection)
 
     def renew(self) -> None:
-        """Show that this daemon lives.  Raises LeaseLostError where another has taken the record over."""
+        """Show that this daemon lives.  Raises LeaseLostError if another has taken the record over."""
         assert self._holder is not None
         with self._lock, explained(self._path):
             lease.renew(self._connection, self._holder)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Several changes that hold together or not at all; on the disk when the block has ended.
+        """A durable transaction.
 
         Raises:
-            RecordError: where they cannot be written; nothing has changed then.
-            LeaseLostError: where another daemon has taken the record over.
+            RecordError: if they cannot be written; nothing has changed then.
+            LeaseLostError: if another daemon has taken the record over.
         """
         assert self._holder is not None, "a record that was opened for reading is not written"
         with self._lock, explained(self._path):
@@ -370,7 +352,7 @@ class Store:
             self.changes += 1
 
     def get(self, job_id: str) -> Job | None:
-        """One job; None where there is none."""
+        """One job; None if there is none."""
         return self._one("SELECT * FROM jobs WHERE id = ?", (job_id,))
 
     def find(
@@ -447,7 +429,7 @@ class Transaction:
         return Job.from_row(row) if row else None
 
     def add(self, job: Job) -> Job:
-        """Add a job; where one of its id is there, that one is returned and nothing changes."""
+        """Add a job; if one of its id is there, return that and change nothing."""
         present = self.get(job.id)
         if present is not None:
             return present
@@ -467,7 +449,7 @@ class Transaction:
             changes: columns and their new values.
 
         Returns:
-            The changed job; None where its state forbade the change.
+            The changed job; None if its state forbade the change.
         """
         return self._change(job_id, f"state NOT IN {FINAL!r}", only_in, changes)
 

@@ -25,7 +25,7 @@ from launcher.jobdir.plan import Plan
 from launcher.jobdir.words import CANCELLED, FAILED, FINAL, QUEUED, UNDER_WAY, WAITING
 
 CLOSING_SECONDS = 5.0
-"""A retry waits so long until all that follows a job's end has been done."""
+"""Seconds for which a retry waits until all that follows the job's end has been done."""
 
 
 class NoSuchJobError(UsageError):
@@ -46,14 +46,14 @@ class Requests:
         self._retrying = threading.Lock()
 
     def submit(self, submission: Submission) -> tuple[JobView, bool]:
-        """Take a job in; on the disk when this returns.  Again for the same id and directory, it changes nothing.
+        """Record a job, durably.  Repeated for the same id and directory, it changes nothing.
 
         Returns:
             The job, and whether it is new.
 
         Raises:
-            UsageError: where it is refused.
-            RecordError: where it cannot be written.
+            UsageError: if it is refused.
+            RecordError: if it cannot be written.
         """
         present = self._store.get(submission.id)
         if present is not None:
@@ -76,7 +76,7 @@ class Requests:
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[Transaction]:
-        """A transaction for a request; where it cannot be written, the daemon's status says so from then on."""
+        """A transaction for a request; if it fails, the daemon's status says so from then on."""
         try:
             with self._store.transaction() as record:
                 yield record
@@ -97,7 +97,7 @@ class Requests:
 
     @contextlib.contextmanager
     def _kept(self, job_id: str, environment: Mapping[str, str]) -> Iterator[None]:
-        """Keep an environment; not longer than the block, where what it is kept for cannot be written down."""
+        """Keep an environment; forget it again if the block fails."""
         self._keep(job_id, environment)
         try:
             yield
@@ -126,7 +126,7 @@ class Requests:
                 self._context.environments.forget(job_id)
 
     def cancel(self, job_id: str) -> JobView:
-        """Ask for a job's end: durable, and harmless when repeated or late."""
+        """Ask for a job's end, durably; harmless if repeated or late."""
         job = self._job(job_id)
         if job.state in FINAL:
             return self._context.view(job)
@@ -155,10 +155,10 @@ class Requests:
             return ended or record.change(job.id, cancel=True)
 
     def retry(self, job_id: str, environment: Mapping[str, str]) -> JobView:
-        """Queue a job again that failed or was cancelled, with whole restart budgets.
+        """Queue a failed or cancelled job again, with full restart budgets.
 
         Raises:
-            ConflictError: where it has not ended, or has succeeded.
+            ConflictError: if it has not ended, or has succeeded.
         """
         with self._retrying:
             job = self._closed(job_id)
@@ -208,7 +208,7 @@ class Requests:
 
     @property
     def problem(self) -> str | None:
-        """What keeps the daemon from its work at present; None if nothing does."""
+        """What keeps the daemon from its work now; None if nothing does."""
         return self._context.problem or self._context.refused
 
     def status(self) -> DaemonStatus:
@@ -246,7 +246,7 @@ class Requests:
 
 
 def mark_cancelled(job: Job) -> bool:
-    """Leave the request in the job directory too, where the job itself sees it; returns whether it lies there."""
+    """Leave the request in the job directory, which the job itself watches; returns whether that worked."""
     try:
         number = os.open(JobPaths(Path(job.dir)).cancel, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         os.close(number)

@@ -20,7 +20,7 @@ from launcher.errors import UnreachableError
 from launcher.jobdir import variables
 
 START_SECONDS = 90.0
-"""A daemon that takes over from another host waits out its lease first."""
+"""Seconds for a start: a daemon that takes over from another host waits out its lease first."""
 STOP_SECONDS = 30.0
 _KEPT = (
     "PATH",
@@ -42,10 +42,10 @@ _KEPT_PREFIXES = (variables.PREFIX, "XDG_", "PYTHON", "LC_")
 def start(dirs: Dirs, seconds: float = START_SECONDS) -> int:
     """Start a daemon in the background; returns its process id when it answers.
 
-    Where another start was quicker, that one's daemon is as good.
+    If another start was quicker, its daemon is used.
 
     Raises:
-        UnreachableError: where it did not come up; the text is what it said.
+        UnreachableError: if it did not come up; the text is what it said.
     """
     dirs.make()
     read, write = os.pipe()
@@ -67,7 +67,7 @@ def start(dirs: Dirs, seconds: float = START_SECONDS) -> int:
 
 
 def listens(dirs: Dirs, seconds: float) -> bool:
-    """Wait until a daemon listens: where another start was quicker, its daemon may still be about to."""
+    """Wait until a daemon listens; returns whether one does."""
     end = time.monotonic() + seconds
     while True:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -81,7 +81,7 @@ def listens(dirs: Dirs, seconds: float) -> bool:
 
 
 def daemon_environment() -> dict[str, str]:
-    """What a daemon needs of the environment of whoever starts it: neither secrets nor an outer job's variables."""
+    """The environment of a new daemon: what it needs of the present one, without secrets and an outer job's variables."""
     kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
     for name in (variables.JOB_ID, variables.JOB_DIR, variables.ATTEMPT, variables.GRAB):
         kept.pop(name, None)
@@ -91,7 +91,7 @@ def daemon_environment() -> dict[str, str]:
 
 
 class StartupMessages:
-    """What a starting daemon says to whoever started it and waits: JSON objects of one entry, a line each."""
+    """Messages of a starting daemon to the process that started it and waits: a JSON object of one entry a line."""
 
     def __init__(self, ready_fd: int | None) -> None:
         self._ready_fd = ready_fd
@@ -159,7 +159,7 @@ def stop(dirs: Dirs, seconds: float = STOP_SECONDS) -> bool:
     """End the daemon of this user on this host, and wait until it has gone; returns whether there was one.  Jobs go on running.
 
     Raises:
-        UnreachableError: where it does not answer, or does not end.
+        UnreachableError: if it does not answer, or does not end.
     """
     from launcher.daemon.http.client import Client, NotRunningError
     from launcher.host.processes import alive, start_ticks

@@ -30,12 +30,12 @@ from launcher.plan.prepare import Prepared, prepare, write_directory
 
 ENDINGS = (".yaml", ".yml")
 SETTLED_SECONDS = 1.0
-"""A file must not have changed for so long."""
+"""Seconds for which a YAML file must not have changed."""
 RECOVER_SECONDS = 10.0
-"""What was taken and waits is tried again so often."""
+"""Seconds between two tries to submit what was taken and waits."""
 
 ODD_SECONDS = 30.0
-"""What is no YAML file must not have changed for so long before it is moved aside: it may be on its way to another name."""
+"""The same for other files before they are moved aside: they may be about to be renamed."""
 PASSING = ("~", ".tmp", ".part", ".partial", ".swp", ".filepart", ".crdownload")
 """Endings of names that stay for a moment only."""
 LONGEST = 160
@@ -79,7 +79,7 @@ class Spool:
             now: seconds of a clock that never goes back.
 
         Returns:
-            Seconds after which it is worth looking again soon; None where nothing is there.
+            Seconds after which it is worth looking again soon; None if there are no files.
         """
         if now >= self._recover_at:
             self._recover_at = now + RECOVER_SECONDS
@@ -135,7 +135,7 @@ class Spool:
         self._submit(target)
 
     def _submit(self, path: Path) -> None:
-        """Hand over a file that was taken.  Begun before a crash, it is done again, without what is a job already."""
+        """Submit a file that was taken; if that was begun before a crash, only those of its jobs that are not in the record."""
         try:
             check_file(path)
             jobs = self._prepared(path)
@@ -202,7 +202,7 @@ class Spool:
         return tuple(found)
 
     def _refuse(self, path: Path, reason: str) -> None:
-        """Move a file aside, with the reason beside it; where that cannot be written yet, it waits for its refusal."""
+        """Move a file aside, with the reason beside it; if the reason cannot be written, the file waits."""
         try:
             self._refused.mkdir(mode=0o700, exist_ok=True)
             target = self._free(self._refused / _short(path))
@@ -237,7 +237,7 @@ class Spool:
 
     @staticmethod
     def _free(path: Path) -> Path:
-        """The path, or where it is taken the same with a number."""
+        """The path; with a number if it exists."""
         target, number = path, 1
         while os.path.lexists(target):
             number += 1
@@ -246,7 +246,7 @@ class Spool:
 
 
 def _prepare(file: str, root: str) -> list[Prepared]:
-    """Jobs of the spool run where their YAML says, else in the user's home: the daemon's own directory is nobody's."""
+    """Prepare a file's jobs; without a ``workdir`` they run in the user's home, as the daemon's own directory means nothing."""
     return prepare(file, [], root, cwd=os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where HOME is unknown
 
 

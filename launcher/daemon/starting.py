@@ -1,8 +1,8 @@
 """From a waiting job to a supervisor whose handle is in the record.
 
 The order makes a crash at any instant harmless: the record says *starting* before anything is started, and the handle comes last.
-A start without a handle is looked for (`confirm`) before it is made again, and the attempt's claim decides where two supervisors
-meet all the same.
+A start without a handle is looked for (`confirm`) before it is made again, and if two supervisors
+meet nevertheless, the attempt's claim decides.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from launcher.jobdir.words import STARTING, UNKNOWN, WAITING
 from launcher.plan.planning import next_attempt
 
 AGAIN_SECONDS = 10.0
-"""After a start that could not be made now, its starter is left alone for so long."""
+"""Seconds for which a starter is left alone after a start that could not be made."""
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 """Errors that say nothing about the job."""
 
@@ -43,7 +43,7 @@ class Starting:
         """What a job's last start could not reach, by job."""
 
     def may_start(self, job: Job, now: float) -> bool:
-        """Whether a job's starter can be asked, or is left alone for a while: what one job cannot reach, others perhaps can."""
+        """Whether what the job's last start could not reach may be tried again."""
         return self._not_before.get((job.starter, self._where.get(job.id, "")), 0.0) <= now
 
     def begin(self, job: Job, gpu_ids: tuple[str, ...], now: float) -> None:
@@ -67,7 +67,7 @@ class Starting:
         self._launch(begun, now)
 
     def confirm(self, job: Job, now: float) -> None:
-        """Find out what became of a start that has no handle; make it again where nothing did."""
+        """Find out what became of a start that has no handle; start again if it had no effect."""
         starter = self._context.starters[job.starter]
         try:
             handle = starter.find(JobPaths(Path(job.dir)), job.attempt)

@@ -148,5 +148,5 @@ def _add_watching(app: FastAPI, requests: Requests, changes: ChangeNotifier) -> 
 
 
 def _problem(requests: Requests) -> dict[str, str]:
-    """The header that says what keeps the daemon from its work: whoever asks for jobs needs no second request."""
+    """The header that says what keeps the daemon from its work: who asks for jobs needs no second request."""
     return {} if requests.problem is None else {PROBLEM_HEADER: json.dumps(requests.problem)}

@@ -28,7 +28,7 @@ ANSWER_SECONDS = 30.0
 LONGEST_POLL = 30.0
 """Seconds of one request of `Client.wait`."""
 PATIENCE = 20.0
-"""Seconds for which a request is made again where the daemon goes away in the middle of it."""
+"""Seconds for which a request is repeated if the daemon goes away during it."""
 PROBLEM_HEADER = "Hvdgrab-Problem"
 """Header of an answer: what keeps the daemon from its work, as a JSON string."""
 
@@ -55,11 +55,11 @@ class Client:
         """A client whose daemon answers.
 
         Args:
-            start: start a daemon where none runs.
-            dirs: where the daemon's things are; by default as the environment says.
+            start: whether to start a daemon if none runs.
+            dirs: where the daemon keeps things; by default as the environment says.
 
         Raises:
-            UnreachableError: where none answers, or none could be started; the text says why.
+            UnreachableError: if none answers, or none could be started; the text says why.
         """
         client = cls(dirs or Dirs.of_user())
         client._may_start = start
@@ -72,11 +72,11 @@ class Client:
         return client
 
     def submit(self, submission: Submission) -> JobView:
-        """Hand a job over; returns when the record holds it for good.  Again for the same id, it changes nothing.
+        """Hand a job over; returns when the record holds it durably.  Repeated for the same id, it changes nothing.
 
         Raises:
-            UsageError: where the daemon refuses it; the text says why.
-            UnreachableError: where the daemon cannot take it now.
+            UsageError: if the daemon refuses it; the text says why.
+            UnreachableError: if the daemon cannot take it now.
         """
         return JobView.from_json(self._insist("POST", "/v1/jobs", submission.to_json()))
 
@@ -95,7 +95,7 @@ class Client:
             state: in which they are; any by default.
             name: which all of them have.
             group: which all of them belong to.
-            beginning: of their id or group.  A job's name begins its id: a few jobs, where people write any of the three.
+            beginning: of their id or group; as an id begins with the job's name, this finds what a user may mean by a word.
             limit: how many of the newest are returned at most.
         """
         given = {"name": name, "group": group, "beginning": beginning, "limit": limit}
@@ -104,11 +104,11 @@ class Client:
         return [JobView.from_json(entry) for entry in self._ask("GET", f"/v1/jobs?{urlencode(wanted)}")]
 
     def job(self, job_id: str) -> JobView:
-        """One job.  Raises UsageError where there is none of this id."""
+        """One job.  Raises UsageError if there is none of this id."""
         return JobView.from_json(self._ask("GET", _path(job_id)))
 
     def cancel(self, job_id: str) -> JobView:
-        """Ask for a job's end; harmless where it has ended or was asked before."""
+        """Ask for a job's end; harmless if repeated or late."""
         return JobView.from_json(self._insist("POST", _path(job_id, "cancel")))
 
     def retry(self, job_id: str, environment: Mapping[str, str]) -> JobView:
@@ -174,7 +174,7 @@ class Client:
         return connection
 
     def _insist(self, method: str, path: str, body: Any = None) -> Any:
-        """A request that changes something and may be repeated: where the daemon goes away meanwhile, the next one takes it."""
+        """A request that may be repeated: if the daemon goes away during it, the next daemon gets it."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -260,7 +260,7 @@ class OfflineRecord:
     views: tuple[JobView, ...]
     """Oldest first."""
     owner: str | None
-    """The host whose daemon owns the record; None where none does."""
+    """The host whose daemon owns the record; None if none does."""
     holder: Holder | None = None
     """The daemon that owns it, or owned it last; None before the first."""
 
@@ -269,7 +269,7 @@ def read_record_offline(dirs: Dirs | None = None) -> OfflineRecord:
     """Read the record without a daemon.
 
     Raises:
-        RecordError: where it cannot be read; the text names the cause.
+        RecordError: if it cannot be read; the text names the cause.
     """
     from launcher.daemon.record import Store
 

@@ -178,7 +178,7 @@ class DaemonStatus:
     cpus_used: int
     gpus_used: int
     problem: str | None
-    """What keeps it from its work at present, such as a full disk; None if nothing does."""
+    """What keeps it from its work now, such as a full disk; None if nothing does."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DaemonStatus:

@@ -32,7 +32,7 @@ def bind(path: Path) -> socket.socket:
     """A listening socket at a path, for this user alone; one that a dead daemon left is replaced.
 
     Raises:
-        LauncherError: where it cannot be made.
+        LauncherError: if it cannot be made.
     """
     check_socket_path(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -87,7 +87,7 @@ class ChangeNotifier:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Future[None]] = set()
         self.closed = False
-        """Whether the daemon ends: nobody should wait any more."""
+        """Whether the daemon ends: no request should wait any more."""
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the loop in which the server runs."""
@@ -138,7 +138,7 @@ class Server:
         self._thread = threading.Thread(target=self._run, name="api", daemon=True)
 
     def start(self) -> None:
-        """Serve from now on.  Raises LauncherError where the server does not come up."""
+        """Serve from now on.  Raises LauncherError if the server does not come up."""
         self._thread.start()
         pause = threading.Event()
         for _ in range(int(START_SECONDS / 0.01)):
@@ -158,7 +158,7 @@ class Server:
         await self._server.serve(sockets=[self._socket])
 
     def missing(self) -> bool:
-        """Whether the socket's file is gone, or another one lies in its place: nobody can come in any more."""
+        """Whether the socket's file was removed or replaced, so that no client can connect any more."""
         try:
             return self._path.lstat().st_ino != self._file
         except OSError:
@@ -176,7 +176,7 @@ class Server:
 
 
 class ReopeningServer:
-    """The server, made anew where its socket was removed, as the last logout does to ``/run/user/UID``."""
+    """A server that is made anew after its socket was removed, as the last logout does to ``/run/user/UID``."""
 
     def __init__(self, app: Any, changes: ChangeNotifier, dirs: Dirs) -> None:
         self._app = app
@@ -187,11 +187,11 @@ class ReopeningServer:
         self._complained = False
 
     def start(self) -> None:
-        """Serve from now on.  Raises LauncherError where the server does not come up."""
+        """Serve from now on.  Raises LauncherError if the server does not come up."""
         self._server.start()
 
     def look(self, now: float) -> None:
-        """Make the socket again where it is missing; where that cannot be done, later.
+        """Make the socket again if it is missing; if that fails, try again later.
 
         Args:
             now: seconds of a clock that never goes back.
