@@ -13,8 +13,18 @@ from fastapi.responses import JSONResponse
 
 import hvdgrab
 from launcher.daemon.context import log
-from launcher.daemon.http.client import PROBLEM_HEADER
-from launcher.daemon.http.messages import Beginning, DaemonStatus, Group, JobId, JobView, Name, Problem, Retry, Submission
+from launcher.daemon.http.messages import (
+    PROBLEM_HEADER,
+    Beginning,
+    DaemonStatus,
+    Group,
+    JobId,
+    JobView,
+    Name,
+    Problem,
+    Retry,
+    Submission,
+)
 from launcher.daemon.http.server import ChangeNotifier
 from launcher.daemon.requests import ConflictError, NoSuchJobError, Requests
 from launcher.errors import LauncherError, UnreachableError

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from launcher.daemon.dirs import Dirs
-from launcher.daemon.http.messages import DaemonStatus, JobView, Retry, Submission
+from launcher.daemon.http.messages import PROBLEM_HEADER, DaemonStatus, JobView, Retry, Submission
 from launcher.errors import LauncherError, UnreachableError, UsageError
 from launcher.jobdir.paths import check_private
 
@@ -29,8 +29,6 @@ LONGEST_POLL = 30.0
 """Seconds of one request of `Client.wait`."""
 PATIENCE = 20.0
 """Seconds for which a request is repeated if the daemon goes away during it."""
-PROBLEM_HEADER = "Hvdgrab-Problem"
-"""Header of an answer: what keeps the daemon from its work, as a JSON string."""
 
 
 class NotRunningError(UnreachableError):

@@ -13,6 +13,8 @@ from typing import Annotated, Any, ClassVar
 from launcher.jobdir.paths import ID_PATTERN, NAME_PATTERN
 from launcher.jobdir.words import FINAL
 
+PROBLEM_HEADER = "Hvdgrab-Problem"
+"""Header of an answer: what keeps the daemon from its work, as a JSON string."""
 PRIORITY_MOST = 1_000_000
 ENVIRONMENT_MOST = 4 << 20
 """Bytes of a submitter's environment."""
