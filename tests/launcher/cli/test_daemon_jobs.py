@@ -11,7 +11,10 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from launcher.attempt.sweep import marked
+from launcher.daemon.http.client import Client
 from launcher.jobdir.events import read_events
 from launcher.jobdir.paths import JobPaths
 from tests.launcher.cli.home import Home, eventually
@@ -195,10 +198,26 @@ def test_a_report_of_what_was_measured(home: Home) -> None:
     assert (done.returncode, "nothing was measured yet" in done.stderr) == (2, True)
 
 
+def test_ls_and_show_ask_the_daemon_once_on_one_connection(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = home.detached("once", QUICK)
+    asked: list[str] = []
+    opened: list[Client] = []
+    ask, connect = Client._ask, Client._open
+    monkeypatch.setattr(Client, "_ask", lambda self, method, path, *more: asked.append(path) or ask(self, method, path, *more))
+    monkeypatch.setattr(Client, "_open", lambda self: opened.append(self) or connect(self))
+    for words, path in (("ls",), "/v1/jobs?"), (("show", "onc"), "/v1/jobs?beginning=onc"), (("show", job["id"]), None):
+        asked.clear()
+        opened.clear()
+        assert home.call(*words).returncode == 0
+        assert asked == [path or f"/v1/jobs?beginning={job['id']}"]
+        assert len(opened) == 1
+
+
 def test_a_foreground_job_stands_beside_the_others(home: Home) -> None:
     assert home.run(home.python("here", QUICK), "--foreground").returncode == 0
-    listed = {job["name"]: job["recorded"] for job in home.data("ls")}
-    assert listed["here"] is False
+    (listed,) = [job for job in home.data("ls") if job["name"] == "here"]
+    assert listed["recorded"] is False
+    assert home.data("show", "here").items() >= listed.items(), "one view of a job"
     assert "foreground" in next(line for line in home.call("ls").stdout.splitlines() if line.startswith("here-"))
     done = home.run(home.python("after", QUICK, depends_on=["here"]), "--foreground")
     assert (done.returncode, "leave out --foreground" in done.stderr) == (2, True)

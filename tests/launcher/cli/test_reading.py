@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import hvdgrab
+from launcher.attempt.report import ReportInterruptedError
 from launcher.cli import daemon, find, logs
 from launcher.cli.find import Listed, why_absent
 from launcher.cli.main import main
@@ -190,6 +191,20 @@ def test_a_log_of_a_foreground_job_and_what_started_it(no_daemon: Path, capfd: p
     assert main(["logs", "x"]) == 2
     assert "rank 0 of x-20250102-030405-00ff has written nothing (starting)" in capfd.readouterr().err
     assert main(["logs", "x", "-f", "--json"]) == 2
+
+
+def test_an_interrupted_report_is_an_interrupted_command(
+    no_daemon: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = foreground_job(no_daemon, "x-20250102-030405-00ff")
+    job.metrics.write_text("{}\n")
+
+    def interrupted(*_: Any, **__: Any) -> Path:
+        raise ReportInterruptedError("the report was interrupted")
+
+    monkeypatch.setattr("launcher.attempt.report.make", interrupted)
+    assert main(["report", "x"]) == 130
+    assert "interrupted; what runs goes on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
