@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 
-from launcher.attempt.lifeline import own_name
+from launcher.attempt.rank.keeper import own_name
 from launcher.attempt.rank.output import LogFile, Output
 from launcher.attempt.sweep import end, family
 from launcher.errors import BackendError

@@ -30,8 +30,7 @@ SUPERVISOR = "launcher.supervise"
 """The module that a supervisor runs; `_is_supervisor` recognises it in /proc."""
 Handle = Mapping[str, Any]
 """What names a started supervisor for good; JSON, with ``kind``: ``{"kind": "process", "host", "pid", "pid_started",
-"dir", "attempt"}`` or
-``{"kind": "slurm", "job_id", "cluster"}``."""
+"dir", "attempt"}`` or ``{"kind": "slurm", "job_id", "cluster"}``."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Gone:
     """It is certainly not there any more."""
 
     cause: str | None = None
-    """What a scheduler says ended it, a cause of `launcher.attempt.judge`: for attempts that could not say it themselves."""
+    """What ended it, a word of `launcher.jobdir.words`, if a scheduler says so: for attempts that could not say it themselves."""
     reason: str | None = None
     """The same in words."""
     attempt: int | None = None

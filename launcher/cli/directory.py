@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.attempt.judge import EXIT_KILLED, Evidence, judge
-from launcher.attempt.lifeline import SILENCE
+from launcher.attempt.rank.keeper import SILENCE
 from launcher.attempt.sweep import carries
 from launcher.daemon.http.messages import JobView
 from launcher.errors import EXIT_FAILED

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.errors import LauncherError
-from launcher.host.filesystem import is_network, kind_of
+from launcher.host.files import is_network, kind_of
 from launcher.jobdir import variables
 from launcher.jobdir.paths import directory_in, make_directory, make_private, runtime_directory
 

@@ -19,7 +19,7 @@ from typing import Any
 from launcher.daemon import lease
 from launcher.daemon.http.messages import JobView
 from launcher.errors import UnreachableError
-from launcher.host.filesystem import is_network, kind_of
+from launcher.host.files import is_network, kind_of
 from launcher.jobdir.words import FINAL
 
 SCHEMA_VERSION = 1

@@ -1,4 +1,4 @@
-"""Small files that others read while they are written: replaced in one step, or made exactly once.
+"""Small files that others read while they are written: replaced in one step, or made exactly once; and where files lie.
 
 Standard library only: the wrapper around every rank imports it.  Nothing here relies on locks, so that it holds on file systems
 that several hosts share.
@@ -13,13 +13,22 @@ import functools
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 RESERVE = ".reserve"
 RESERVED = 4096
 """Bytes: a block of most file systems."""
+MOUNTS = Path("/proc/self/mountinfo")
+NETWORK = frozenset(
+    (
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "pvfs2", "orangefs"),
+        *("glusterfs", "panfs", "wekafs", "ocfs2", "gfs2", "pnfs", "daos"),
+    )
+)
+"""Types of file systems that several hosts share."""
+_FUSE_NETWORK = ("sshfs", "gluster", "s3fs", "ceph", "gcsfuse", "rclone", "juicefs", "davfs", "weka")
 T = TypeVar("T")
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "str": (str,), "int": (int,), "float": (float, int), "bool": (bool,), "None": (type(None),), "tuple": (tuple,),
@@ -220,3 +229,45 @@ def find_executable(command: bytes, environment: Mapping[bytes, bytes], workdir:
         if os.access(path, os.X_OK) and os.path.isfile(path):  # noqa: PTH113 - bytes
             return path
     return None
+
+
+def kind_of(path: Path, mounts: Iterable[str] | None = None) -> str:
+    """Type of the file system that holds a path, such as ``ext4``; ``unknown`` if the kernel does not say.
+
+    Args:
+        path: absolute; what does not exist yet is looked for at the nearest parent that does.
+        mounts: lines as in ``/proc/self/mountinfo``; by default the kernel's.
+    """
+    place = os.path.realpath(path)
+    best, kind = -1, "unknown"
+    for point, found in _mount_points(_read_mounts() if mounts is None else mounts):
+        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best:  # of two mounts on one point the later one covers the earlier
+            best, kind = len(point), found
+    return kind
+
+
+def is_network(path: Path, mounts: Iterable[str] | None = None) -> bool:
+    """Whether a path is on a file system that several hosts may share."""
+    kind = kind_of(path, mounts)
+    return kind in NETWORK or (kind.startswith("fuse") and any(word in kind for word in _FUSE_NETWORK))
+
+
+def _read_mounts() -> list[str]:
+    try:
+        return MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return []
+
+
+def _mount_points(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for line in lines:
+        before, separator, after = line.partition(" - ")
+        fields = before.split()
+        if separator and len(fields) > 4 and after.split():
+            yield _unescaped(fields[4]), after.split()[0]
+
+
+def _unescaped(text: str) -> str:
+    r"""A mount point without the kernel's escapes, such as ``\040`` for a space."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)

@@ -10,7 +10,7 @@ import pytest
 from launcher.daemon.http.client import read_record_offline
 from launcher.daemon.lease import Holder, LeaseHeldError
 from launcher.daemon.record import COLUMNS, Job, RecordError, Store, lease, open_record
-from launcher.host.filesystem import is_network, kind_of
+from launcher.host.files import is_network, kind_of
 
 MOUNTS = [
     "21 1 8:1 / / rw - ext4 /dev/sda1 rw",
