@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from launcher.jobdir.plan import HostSlots
+from launcher.jobdir.plan import HostSlots, Placement
+from launcher.plan.facts import Facts
 from launcher.spec.hosts import merge, parse_hosts
 from launcher.spec.model import Spec, SshSettings
 
@@ -18,32 +19,14 @@ class SpreadError(ValueError):
     """The ranks do not fit; the text says what would."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Ranks and hosts of one attempt."""
-
-    wanted: int
-    """Ranks that train, as the spec has it."""
-    training: int
-    """Ranks that train in this attempt."""
-    server: int
-    offered: tuple[HostSlots, ...]
-    hosts: tuple[HostSlots, ...]
-    oversubscribed: bool
-    threads: int
-
-    @property
-    def ranks(self) -> int:
-        """All ranks."""
-        return self.training + self.server
-
-
-def make_layout(spec: Spec, cores: int, *, slurm: bool, allocation: int | None, excluded: Collection[str]) -> Layout:
-    """Lay out a spec's ranks on hosts.
+def make_placement(
+    spec: Spec, facts: Facts, *, slurm: bool, allocation: int | None, excluded: Collection[str]
+) -> Placement:
+    """Place a spec's ranks.
 
     Args:
         spec: the spec.
-        cores: cores of this host.
+        facts: this host.
         slurm: whether SLURM finds the hosts.
         allocation: slots of the allocation that is used, if there is one.
         excluded: hosts that are avoided.
@@ -51,17 +34,70 @@ def make_layout(spec: Spec, cores: int, *, slurm: bool, allocation: int | None, 
     Raises:
         PlanError: if the ranks do not fit, or a consent is missing.
     """
+    server, cores = spec.resources.server_ranks, facts.cores
     if allocation is not None:
-        return _in_allocation(spec, allocation)
+        training = _ranks_in_allocation(spec, allocation)
+        return _placed(spec, facts, training, excluded, 1, shared=training + server > allocation)
     if slurm:
-        return _under_slurm(spec)
+        return _placed(spec, facts, _ranks_under_slurm(spec), excluded, 1)
+    if spec.resources.hosts:
+        return _on_hosts(spec, facts, excluded)
+    training = count_ranks(spec, cores)
+    shared = _share_cores(spec, training, cores)
+    return _placed(spec, facts, training, excluded, cores // (training + server), shared=shared)
+
+
+def _placed(
+    spec: Spec, facts: Facts, training: int, excluded: Collection[str], threads: int, *, shared: bool = False
+) -> Placement:
+    """Place ranks on this host, or leave their hosts to SLURM; ``threads`` are those of a rank for ``threads_per_rank: auto``."""
     resources = spec.resources
-    if not resources.hosts:
-        ranks = count_ranks(spec, cores)
-        total = ranks + resources.server_ranks
-        shared = _share_cores(spec, ranks, cores)
-        return Layout(ranks, ranks, resources.server_ranks, (), (), shared, _threads(spec, cores, total))
-    return _on_hosts(spec, cores, excluded)
+    return Placement(
+        host=facts.host,
+        cores=facts.cores,
+        ranks=training + resources.server_ranks,
+        wanted_ranks=training,
+        server_ranks=resources.server_ranks,
+        hosts=(),
+        offered_hosts=(),
+        excluded_hosts=tuple(sorted(excluded)),
+        ssh_command=(),
+        oversubscribed=shared,
+        may_oversubscribe=resources.oversubscribe,
+        binding=resources.binding,
+        threads_per_rank=max(1, threads) if resources.threads_per_rank == "auto" else resources.threads_per_rank,
+        gpus_per_rank=resources.gpus_per_rank,
+    )
+
+
+def _on_hosts(spec: Spec, facts: Facts, excluded: Collection[str]) -> Placement:
+    resources, server = spec.resources, spec.resources.server_ranks
+    try:
+        hosts = offered(resources.hosts, resources.ranks, server)
+        wanted = sum(host.slots for host in hosts) - server if resources.ranks == "auto" else resources.ranks
+        if wanted < 1:
+            raise SpreadError("the only slot is taken by the server rank: add a slot")
+        bare = replace(_placed(spec, facts, wanted, excluded, 1), offered_hosts=hosts, ssh_command=ssh_command(resources.ssh))
+        placed = choose_hosts(bare, spec.restart.min_ranks)
+    except ValueError as error:
+        raise spec.refuse("resources.hosts", str(error)) from None
+    if resources.threads_per_rank == "auto":
+        placed = replace(placed, threads_per_rank=max(1, facts.cores // max(host.slots for host in placed.hosts)))
+    return placed
+
+
+def choose_hosts(placement: Placement, min_ranks: int | None) -> Placement:
+    """Choose hosts among the offered ones that are not excluded, for as many of the wanted ranks as they take.
+
+    Raises:
+        SpreadError: if too few are left.
+    """
+    share, server = placement.may_oversubscribe, placement.server_ranks
+    excluded, wanted = placement.excluded_hosts, placement.wanted_ranks
+    left, training = without(placement.offered_hosts, excluded, wanted, server, min_ranks, share)
+    ranks = training + server
+    shared = ranks > sum(host.slots for host in left)
+    return replace(placement, hosts=spread(left, ranks, share), ranks=ranks, oversubscribed=shared)
 
 
 def count_ranks(spec: Spec, cores: int) -> int:
@@ -70,11 +106,6 @@ def count_ranks(spec: Spec, cores: int) -> int:
     if ranks == "auto":
         return AUTO_RANKS if cores > 1 else AUTO_RANKS_ONE_CORE
     return ranks
-
-
-def _threads(spec: Spec, cores: int, ranks: int) -> int:
-    threads = spec.resources.threads_per_rank
-    return max(1, cores // ranks) if threads == "auto" else threads
 
 
 def _share_cores(spec: Spec, training: int, cores: int) -> bool:
@@ -93,34 +124,16 @@ def _share_cores(spec: Spec, training: int, cores: int) -> bool:
     return True
 
 
-def _on_hosts(spec: Spec, cores: int, excluded: Collection[str]) -> Layout:
-    resources, server = spec.resources, spec.resources.server_ranks
-    try:
-        hosts = offered(resources.hosts, resources.ranks, server)
-        slots = sum(host.slots for host in hosts)
-        wanted = slots - server if resources.ranks == "auto" else resources.ranks
-        if wanted < 1:
-            raise SpreadError("the only slot is taken by the server rank: add a slot")
-        left, training = without(hosts, excluded, wanted, server, spec.restart.min_ranks, resources.oversubscribe)
-        used = spread(left, training + server, resources.oversubscribe)
-    except ValueError as error:
-        raise spec.refuse("resources.hosts", str(error)) from None
-    shared = training + server > sum(host.slots for host in left)
-    threads = _threads(spec, cores, max(host.slots for host in used))
-    return Layout(wanted, training, server, hosts, used, shared, threads)
-
-
-def _in_allocation(spec: Spec, slots: int) -> Layout:
+def _ranks_in_allocation(spec: Spec, slots: int) -> int:
     resources, server = spec.resources, spec.resources.server_ranks
     ranks = max(1, slots - server) if resources.ranks == "auto" else resources.ranks
-    shared = ranks + server > slots
-    if shared and not resources.oversubscribe:
+    if ranks + server > slots and not resources.oversubscribe:
         held = f"this allocation of SLURM has room for {slots} tasks"
         raise spec.refuse("resources.ranks", f"{ranks + server} ranks do not fit: {held}; use `salloc --ntasks={ranks + server}`")
-    return Layout(ranks, ranks, server, (), (), shared, threads=_threads(spec, 1, 1))
+    return ranks
 
 
-def _under_slurm(spec: Spec) -> Layout:
+def _ranks_under_slurm(spec: Spec) -> int:
     resources, slurm = spec.resources, spec.slurm
     if resources.hosts:
         raise spec.refuse("resources.hosts", "SLURM chooses the hosts: remove them, or use `backend.kind: mpirun`")
@@ -137,8 +150,7 @@ def _under_slurm(spec: Spec) -> Layout:
         raise spec.refuse("resources.ranks", f"{total} ranks do not fit: {places}")
     if nodes is not None and nodes > total:
         raise spec.refuse("slurm.nodes", f"{nodes} nodes are more than {total} ranks: some would stand idle")
-    threads = resources.threads_per_rank
-    return Layout(ranks, ranks, resources.server_ranks, (), (), oversubscribed=False, threads=1 if threads == "auto" else threads)
+    return ranks
 
 
 def offered(items: Sequence[str], ranks: int | str, server_ranks: int) -> tuple[HostSlots, ...]:

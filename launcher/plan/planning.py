@@ -19,7 +19,7 @@ from launcher.jobdir.plan import PLAN_VERSION, Job, Launch, Limits, Placement, P
 from launcher.plan import argv
 from launcher.plan.checks import check_root, check_spec
 from launcher.plan.facts import Facts
-from launcher.plan.layout import Layout, SpreadError, make_layout, spread, ssh_command, without
+from launcher.plan.layout import SpreadError, choose_hosts, make_placement
 from launcher.plan.mpi import network_args, network_environment, options_of
 from launcher.spec.model import RestartSettings, SlurmSettings, Spec
 from launcher.spec.variables import scrubbed
@@ -41,16 +41,16 @@ def make_plan(spec: Spec, facts: Facts, job: JobPaths, attempt: int = 1, exclude
     kind = spec.backend.kind
     slurm = kind == "slurm" or (kind == "auto" and spec.slurm is not None)
     inside = facts.allocation if kind in ("auto", "slurm") and not spec.resources.hosts else None
-    layout = make_layout(spec, facts.cores, slurm=slurm, allocation=inside, excluded=excluded_hosts)
+    placement = make_placement(spec, facts, slurm=slurm, allocation=inside, excluded=excluded_hosts)
     if inside is not None:
         backend, reason = "srun", "this is an allocation of SLURM"
     else:
-        backend, reason = ("slurm", _slurm_reason(spec)) if slurm else _backend(spec, facts, layout)
-    check_spec(spec, facts, backend, layout.training)
+        backend, reason = ("slurm", _slurm_reason(spec)) if slurm else _backend(spec, facts, placement)
+    check_spec(spec, facts, backend, placement.ranks - placement.server_ranks)
     return _assembled(
-        _job(spec, facts, job, layout, attempt),
-        _placement(spec, facts, layout, excluded_hosts),
-        _launch(spec, facts, layout, backend, reason),
+        _job(spec, facts, job, attempt),
+        placement,
+        _launch(spec, facts, placement, backend, reason),
         _limits(spec),
         restart_rules(spec.restart),
         _slurm(spec.slurm or SlurmSettings()) if backend in ("slurm", "srun") else None,
@@ -70,21 +70,11 @@ def next_attempt(plan: Plan, attempt: int, excluded_hosts: Collection[str] = ())
     """
     placement = replace(plan.placement, excluded_hosts=tuple(sorted(excluded_hosts)))
     if placement.offered_hosts:
-        placement = _elsewhere(placement, plan.restart.min_ranks)
+        try:
+            placement = choose_hosts(placement, plan.restart.min_ranks)
+        except SpreadError as error:
+            raise PlanError(str(error)) from None
     return _assembled(replace(plan.job, attempt=attempt), placement, plan.launch, plan.limits, plan.restart, plan.slurm)
-
-
-def _elsewhere(placement: Placement, min_ranks: int | None) -> Placement:
-    """Place the ranks on the hosts that are left."""
-    server_ranks, may_share = placement.server_ranks, placement.may_oversubscribe
-    offered, excluded = placement.offered_hosts, placement.excluded_hosts
-    try:
-        left, training = without(offered, excluded, placement.wanted_ranks, server_ranks, min_ranks, may_share)
-        ranks = training + server_ranks
-        hosts = spread(left, ranks, may_share)
-    except SpreadError as error:
-        raise PlanError(str(error)) from None
-    return replace(placement, hosts=hosts, ranks=ranks, oversubscribed=ranks > sum(host.slots for host in left))
 
 
 def _assembled(
@@ -110,7 +100,7 @@ def _assembled(
     )
 
 
-def _job(spec: Spec, facts: Facts, job: JobPaths, layout: Layout, attempt: int) -> Job:
+def _job(spec: Spec, facts: Facts, job: JobPaths, attempt: int) -> Job:
     return Job(
         id=job.id,
         dir=str(job.root),
@@ -121,33 +111,14 @@ def _job(spec: Spec, facts: Facts, job: JobPaths, layout: Layout, attempt: int) 
         priority=spec.priority,
         depends_on=tuple(spec.depends_on),
         command=resolve_command(spec.command, facts.python),
-        server_command=(facts.python, "-m", "hvdgrab.server") if layout.server else (),
+        server_command=(facts.python, "-m", "hvdgrab.server") if spec.resources.server_ranks else (),
         workdir=resolve_workdir(spec.workdir, facts.cwd),
         env=dict(spec.env),
         secrets=tuple(spec.secrets),
     )
 
 
-def _placement(spec: Spec, facts: Facts, layout: Layout, excluded_hosts: Collection[str]) -> Placement:
-    return Placement(
-        host=facts.host,
-        cores=facts.cores,
-        ranks=layout.ranks,
-        wanted_ranks=layout.wanted,
-        server_ranks=layout.server,
-        hosts=layout.hosts,
-        offered_hosts=layout.offered,
-        excluded_hosts=tuple(sorted(excluded_hosts)),
-        ssh_command=ssh_command(spec.resources.ssh) if layout.offered else (),
-        oversubscribed=layout.oversubscribed,
-        may_oversubscribe=spec.resources.oversubscribe,
-        binding=spec.resources.binding,
-        threads_per_rank=layout.threads,
-        gpus_per_rank=spec.resources.gpus_per_rank,
-    )
-
-
-def _launch(spec: Spec, facts: Facts, layout: Layout, backend: str, reason: str) -> Launch:
+def _launch(spec: Spec, facts: Facts, placement: Placement, backend: str, reason: str) -> Launch:
     flavour, version = (facts.mpirun.flavour, facts.mpirun.version) if facts.mpirun and backend != "local" else ("", ())
     slurm = backend in ("slurm", "srun")
     removed = scrubbed(facts.environment)
@@ -161,7 +132,7 @@ def _launch(spec: Spec, facts: Facts, layout: Layout, backend: str, reason: str)
         network_args=() if slurm or backend == "local" else network_args(spec.network, flavour, version),
         extra_args=tuple(spec.backend.extra_args),
         python=facts.python,
-        environment=_environment(spec, facts, layout)
+        environment=_environment(spec, facts, placement)
         | network_environment(spec.network, backend, flavour, version)
         | _search_path(facts, backend),
         scrubbed=tuple(name for name in removed if backend != "srun" or not name.startswith("SLURM_")),
@@ -192,12 +163,12 @@ def _slurm_reason(spec: Spec) -> str:
     return "the spec says so" if spec.backend.kind == "slurm" else "the spec has a slurm section"
 
 
-def _backend(spec: Spec, facts: Facts, layout: Layout) -> tuple[str, str]:
+def _backend(spec: Spec, facts: Facts, placement: Placement) -> tuple[str, str]:
     """Choose the backend, and say why; on other hosts even a single rank needs an MPI that starts it."""
-    if layout.offered and spec.backend.kind == "local":
+    if placement.offered_hosts and spec.backend.kind == "local":
         raise spec.refuse("backend.kind", "local starts one rank on this host: remove resources.hosts, or use mpirun")
     try:
-        return choose(spec.backend.kind, max(2, layout.ranks) if layout.offered else layout.ranks, facts)
+        return choose(spec.backend.kind, max(2, placement.ranks) if placement.offered_hosts else placement.ranks, facts)
     except PlanError as error:
         raise spec.refuse("", str(error)) from None
 
@@ -255,13 +226,13 @@ def resolve_workdir(workdir: str | None, cwd: str) -> str:
     return str(Path(cwd) / os.path.expanduser(workdir))  # noqa: PTH111
 
 
-def _environment(spec: Spec, facts: Facts, layout: Layout) -> dict[str, str]:
-    values = {"OMP_NUM_THREADS": str(layout.threads), "PYTHONUNBUFFERED": "1"}
+def _environment(spec: Spec, facts: Facts, placement: Placement) -> dict[str, str]:
+    values = {"OMP_NUM_THREADS": str(placement.threads_per_rank), "PYTHONUNBUFFERED": "1"}
     grab = spec.grab.model_dump(mode="json", exclude_unset=True)
     if grab:
         values[variables.GRAB] = json.dumps(grab, sort_keys=True)
-    if layout.server:
-        values[variables.SERVER_RANKS] = str(layout.server)
+    if placement.server_ranks:
+        values[variables.SERVER_RANKS] = str(placement.server_ranks)
     if facts.package_root:
         others = [part for part in facts.pythonpath.split(":") if part and part != facts.package_root]
         values["PYTHONPATH"] = ":".join([facts.package_root, *others])
