@@ -69,7 +69,7 @@ class Evidence:
 
     @cached_property
     def all_well(self) -> bool:
-        """Whether every rank, and what had started them, ended with 0."""
+        """Whether every rank, and the program that started them, ended with 0."""
         return not self.unfinished and self.failing is None and self.starter_code == 0
 
     @cached_property
@@ -140,7 +140,7 @@ def _a_rank_failed(evidence: Evidence) -> Outcome | None:
 
 
 def _only_stopped_ranks_failed(evidence: Evidence) -> Outcome | None:
-    """Nobody asked for the end: what the ranks belonged to had ended before them."""
+    """Judge ranks that were stopped although nobody asked for it: the program that started them ended before them."""
     failing, code = evidence.failing, evidence.starter_code
     if failing is None or evidence.lost:
         return None
@@ -160,7 +160,7 @@ def _ranks_are_missing(evidence: Evidence) -> Outcome | None:
 
 def _the_starter_failed(evidence: Evidence) -> Outcome | None:
     code = evidence.starter_code
-    return Outcome(FAILED, code, f"every rank ended with 0, but what started them ended with {code}")
+    return Outcome(FAILED, code, f"every rank ended with 0, but the program that started them ended with {code}")
 
 
 RULES: tuple[Callable[[Evidence], Outcome | None], ...] = (
@@ -203,11 +203,11 @@ def _rank_reason(mark: RankMark) -> str:
 
 def _stopped_reason(mark: RankMark, code: int) -> str:
     if mark.stop_cause == words.SUPERVISOR_GONE:
-        return "what ran the attempt was killed, and its ranks were stopped"
+        return "the attempt's supervisor was killed, and its ranks were stopped"
     if mark.stop_cause == words.STARTER_GONE:
-        return f"what had started rank {mark.rank} on {mark.host} was killed, and its ranks were stopped"
+        return f"the program that started rank {mark.rank} on {mark.host} was killed, and its ranks were stopped"
     how = f"by {_signal_name(code - 128)}" if code > 128 else f"with code {code}"
-    return f"what had started the ranks ended {how} before them, and they were stopped"
+    return f"the program that started the ranks ended {how} before them, and they were stopped"
 
 
 def _signal_name(number: int) -> str:
@@ -224,4 +224,4 @@ def _missing_reason(evidence: Evidence, missing: Sequence[int]) -> str:
         return f"{ranks} left no word of how they ended: {evidence.unwritten}"
     never = all(evidence.marks[rank] is None for rank in missing)
     what = "never started" if never else "left no exit code: something killed them together with their wrappers"
-    return f"{ranks} {what}; what should start them ended with {evidence.starter_code}"
+    return f"{ranks} {what}; the program that should start them ended with {evidence.starter_code}"

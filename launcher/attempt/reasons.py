@@ -55,7 +55,7 @@ def why_marks_are_missing(attempt: AttemptPaths, said: bytes = b"") -> str | Non
 
     Args:
         attempt: whose marks are missing.
-        said: the last output of what started the ranks: it reaches this process even if no log can take it.
+        said: the last output of the program that started the ranks: it reaches this process even if no log can take it.
     """
     complaint = _COMPLAINT.search(said)
     if complaint is not None:

@@ -167,7 +167,7 @@ class LocalStarter:
                 )  # fmt: skip
         except (OSError, ValueError) as error:
             said = why(error, plan.launch.python)
-            raise StartError(f"what should run attempt {attempt} could not be started: {plan.launch.python}: {said}") from error
+            raise StartError(f"the supervisor of attempt {attempt} could not be started: {plan.launch.python}: {said}") from error
         self._children[process.pid] = process
         return self._handle(job, attempt, process.pid, start_ticks(process.pid))
 

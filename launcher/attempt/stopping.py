@@ -94,7 +94,7 @@ class Stopper:
         self._events.add("stopping", attempt=self._attempt.number, cause=self.request.cause, by=self.request.by)
 
     def note_ends(self, marks: Sequence[RankMark | None], now: float) -> None:
-        """Note when ranks have ended: from then on, what had started them has only so long to end as well."""
+        """Note when ranks have ended: from then on, the program that started them has only so long to end as well."""
         if self._failed_at is None and any(mark is not None and mark.failed for mark in marks):
             self._failed_at = now
         if self._ended_at is None and all(mark is not None and mark.exit_code == 0 for mark in marks):
@@ -112,5 +112,5 @@ class Stopper:
                 self.request_stop(Stop(words.FAILURE, "the supervisor", "a rank has failed and the others wait for it"))
             case Running() if self._ended_at is not None and now >= self._ended_at + ENDED_GRACE:
                 self.program_hung = True
-                warn("all ranks have ended well, but what had started them does not end: it is being ended")
+                warn("all ranks have ended well, but the program that started them does not end: it is being ended")
                 self._phase = Saving(now)

@@ -106,7 +106,7 @@ class Watch:
 
 
 def lost_node(marks: Sequence[RankMark | None], names: Mapping[str, str], unknown: Sequence[str]) -> Stop | None:
-    """Why what had started the ranks ended by itself, if a host was lost; None if none was.
+    """Why the program that started the ranks ended by itself, if a host was lost; None if none was.
 
     Args:
         marks: by rank, after the end.

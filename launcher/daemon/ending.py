@@ -48,7 +48,7 @@ SILENT_SECONDS = 600.0
 """Seconds without a touch after which a job that is to be cancelled is given up; ten times what file systems need to show one."""
 OWN_ENDS = (FINISHED, FAILURE, HANG, TIME_LIMIT)
 """Causes that hold even if the job was cancelled meanwhile: it had ended by itself."""
-PUT_BACK = "the scheduler put the job back; what ran the attempt left no word"
+PUT_BACK = "the scheduler put the job back; the attempt's supervisor left no word"
 Sweep = Callable[[str, float], tuple[int, list[int]]]
 
 
@@ -223,13 +223,13 @@ def _not_begun(job: Job, attempt: AttemptPaths) -> tuple[str, str]:
     if not attempt.job.root.exists():
         return LOST_NODE, _lost_reason(job, attempt)
     if (full := obstacle(attempt.root)) is not None:
-        return NOT_STARTED, f"what should run attempt {job.attempt} ended before it began: {full}"
+        return NOT_STARTED, f"the supervisor of attempt {job.attempt} ended before it began: {full}"
     lines: list[str] = []
     for file in (attempt.root / "supervisor.log", attempt.job.logs / "slurm.log"):
         with contextlib.suppress(OSError):
             lines += file.read_text("utf-8", "replace").strip().splitlines()
     said = f": {lines[-1][:300]}" if lines else ""
-    return NOT_STARTED, f"what should run attempt {job.attempt} ended before it began{said}"
+    return NOT_STARTED, f"the supervisor of attempt {job.attempt} ended before it began{said}"
 
 
 def _cancelled_reason(end: AttemptEnd) -> str:

@@ -223,7 +223,7 @@ def note_lost(job: JobPaths, base: int, number: int) -> list[AttemptEnd]:
             now = round(time.time(), 3)
             end = AttemptEnd(
                 earlier, FAILED, request.cause if request else words.LOST_NODE, EXIT_FAILED,
-                request.reason if request else f"SLURM put the job back; what ran the attempt on {claim.host} left no word",
+                request.reason if request else f"SLURM put the job back; the attempt's supervisor on {claim.host} left no word",
                 started=claim.time, ended=now, seconds=max(0.0, round(now - claim.time, 3)), progressed=attempt.progress.exists(),
             )  # fmt: skip
             end.write(attempt)

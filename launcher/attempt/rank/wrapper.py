@@ -30,7 +30,7 @@ from launcher.jobdir.paths import AttemptPaths, JobPaths
 
 PASSED_ON = (*STOPPING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 PARENT_POLL = 1.0
-"""Seconds between looks at whether what started the wrapper still lives."""
+"""Seconds between looks at whether the process that started the wrapper still lives."""
 
 
 def run(attempt: AttemptPaths, rank: int) -> int:

@@ -143,7 +143,7 @@ def test_what_ends_before_its_claim_was_not_started(world: World) -> None:
     (world.paths(job).attempt(1).root / "supervisor.log").write_text("Traceback\nImportError: no such thing\n")
     world.vanish(job)
     world.tick()
-    assert world.view(job).reason == "what should run attempt 1 ended before it began: ImportError: no such thing"
+    assert world.view(job).reason == "the supervisor of attempt 1 ended before it began: ImportError: no such thing"
 
 
 def test_a_refused_start_is_a_failure_with_its_words(world: World) -> None:
