@@ -285,40 +285,20 @@ def report(jobs: Jobs, as_json: Json = False, jobs_dir: JobsDir = None) -> int:
     return showing.report(jobs, jobs_dir, as_json=as_json)
 
 
-@daemon.command()
-@guarded
-def start(as_json: Json = False) -> int:
-    """Start the daemon in the background, unless it runs."""
-    from launcher.cli import daemon as commands
+def _add_daemon_command(name: str, text: str) -> None:
+    @daemon.command(name=name, help=text)
+    @guarded
+    def command(as_json: Json = False) -> int:
+        from launcher.cli import daemon as commands
 
-    return commands.start(as_json=as_json)
-
-
-@daemon.command()
-@guarded
-def stop(as_json: Json = False) -> int:
-    """End the daemon. Running jobs go on, and the next daemon finds them."""
-    from launcher.cli import daemon as commands
-
-    return commands.stop(as_json=as_json)
+        by_name = {"start": commands.start, "stop": commands.stop, "restart": commands.restart, "status": commands.status}
+        return {**by_name, "unit": commands.unit}[name](as_json=as_json)
 
 
-@daemon.command()
-@guarded
-def restart(as_json: Json = False) -> int:
-    """End the daemon and start another one, such as that of a new version. Running jobs go on."""
-    from launcher.cli import daemon as commands
-
-    return commands.restart(as_json=as_json)
-
-
-@daemon.command()
-@guarded
-def status(as_json: Json = False) -> int:
-    """Show the daemon: since when it runs, its jobs, slots and files. Exit code 3 if none answers."""
-    from launcher.cli import daemon as commands
-
-    return commands.status(as_json=as_json)
+_add_daemon_command("start", "Start the daemon in the background, unless it runs.")
+_add_daemon_command("stop", "End the daemon. Running jobs go on, and the next daemon finds them.")
+_add_daemon_command("restart", "End the daemon and start another one, such as that of a new version. Running jobs go on.")
+_add_daemon_command("status", "Show the daemon: since when it runs, its jobs, slots and files. Exit code 3 if none answers.")
 
 
 @daemon.command(name="run")
@@ -330,10 +310,4 @@ def run_daemon() -> int:
     return commands.run()
 
 
-@daemon.command()
-@guarded
-def unit(as_json: Json = False) -> int:
-    """Print a systemd user unit for the daemon."""
-    from launcher.cli import daemon as commands
-
-    return commands.unit(as_json=as_json)
+_add_daemon_command("unit", "Print a systemd user unit for the daemon.")

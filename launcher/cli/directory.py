@@ -51,11 +51,6 @@ class _Events:
         return self._first.get(name, {})
 
 
-def is_foreground(job: JobPaths) -> bool:
-    """Whether a command ran the job in the foreground."""
-    return bool(_Events(job)["submitted"])
-
-
 def view_of(job: JobPaths) -> JobView:
     """The job as its directory shows it at present."""
     events = _Events(job)

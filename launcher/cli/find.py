@@ -76,9 +76,7 @@ class Listed:
     @property
     def foreground(self) -> bool:
         """Whether a command ran it in the foreground; neither this nor `in_record`: another record holds it, or none."""
-        from launcher.cli.directory import is_foreground
-
-        return not self.in_record and is_foreground(self.paths)
+        return not self.in_record and self.view.started is not None
 
     def again(self) -> Listed:
         """A job that is in no record, as its directory shows it now."""
@@ -169,6 +167,7 @@ def find(
         few = _seen(_recorded(wanted[0]), root, wanted[0])
         if few:
             return resolve_all(wanted, few, prefer_active=prefer_active)
+        return resolve_all(wanted, _seen(_recorded(quiet=True), root), prefer_active=prefer_active)  # names what is near
     return resolve_all(wanted, _seen(_recorded(), root), prefer_active=prefer_active)
 
 
@@ -180,21 +179,27 @@ def _seen(recorded: Sequence[JobView], root: Path, beginning: str = "") -> list[
     return sorted(jobs, key=lambda job: job.id[-20:-5])
 
 
-def _recorded(beginning: str | None = None) -> Sequence[JobView]:
-    """The record's jobs; if a beginning of an id or a group is given, those at least that have it."""
+def _recorded(beginning: str | None = None, *, quiet: bool = False) -> Sequence[JobView]:
+    """The record's jobs; if a beginning of an id or a group is given, those at least that have it.
+
+    Args:
+        beginning: of an id or a group.
+        quiet: whether it was said before what is wrong with the daemon.
+    """
+    say = (lambda _: None) if quiet else complain
     try:
         client = Client.connect(start=False)
         views = client.jobs(beginning=beginning)
         if client.problem:
-            complain(f"warning: the daemon is kept from its work: {client.problem}")
+            say(f"warning: the daemon is kept from its work: {client.problem}")
         return views
     except NotRunningError:
         record = read_record_offline()
         if record.owner not in (None, socket.gethostname()) or any(not view.final for view in record.views):
-            complain(f"{why_absent(record)}. Shown is what the record holds")
+            say(f"{why_absent(record)}. Shown is what the record holds")
     except UnreachableError as error:
         record = read_record_offline()
-        complain(f"{error}. Shown is what the record holds")
+        say(f"{error}. Shown is what the record holds")
     return record.views
 
 

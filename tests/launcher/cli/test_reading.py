@@ -107,6 +107,8 @@ def test_a_daemon_that_is_sick_is_said_and_the_record_read(
     record_of(monkeypatch, None, view("a", "succeeded", exit_code=0))
     assert main(["show", "a", "--json"]) == 0
     assert "has not answered for 30 s" in capsys.readouterr().err
+    assert main(["show", "b"]) == 2
+    assert capsys.readouterr().err.count("has not answered for 30 s") == 1
 
 
 def foreground_job(root: Path, job_id: str) -> JobPaths:
