@@ -16,7 +16,9 @@ from launcher.jobdir.plan import Plan
 from launcher.slurm.answers import SACCT_HEADER, SQUEUE_HEADER
 from launcher.slurm.batch import first_attempt, requeue_decision
 from launcher.slurm.commands import Reach
+from launcher.slurm.script import submission_name, token
 from launcher.slurm.starter import SILENT, SlurmStarter
+from launcher.slurm.submission import Submission
 from tests.launcher.daemon.conftest import world  # noqa: F401 - a fixture
 from tests.launcher.daemon.kit import World
 from tests.slurm.test_pure import plan
@@ -209,6 +211,29 @@ def test_an_absent_job_is_looked_up_in_accounting_within_the_same_cycle(programs
         pass
     assert seen == Gone("time_limit", "job 7 reached SLURM's time limit")
     assert "-j 7 " in (tmp_path / "calls").read_text()
+
+
+def test_an_interrupted_submission_that_has_left_the_queue_is_found_in_accounting_before_another_is_made(
+    programs: Path, tmp_path: Path, monkeypatch
+) -> None:
+    put(programs, "squeue", f"echo '{SQUEUE_HEADER}'")
+    put(programs, "scontrol", "echo 'AccountingStorageType = accounting_storage/slurmdbd'")
+    put(programs, "sacct", "exit 1")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    job, made = job_in(tmp_path)
+    name = submission_name(made, 1)
+    Submission(token(made, 1), name, 0.0).write(job.attempt(1))
+    starter, end = SlurmStarter(0.0, settle=0.5), time.monotonic() + 1.5
+    while time.monotonic() < end:  # longer than it takes to settle: accounting does not answer
+        with pytest.raises(Unreachable, match="waiting to see whether SLURM has taken it"):
+            starter.find(job, 1)
+    put(programs, "sacct", f"echo '{SACCT_HEADER}'; case \"$*\" in *--name={name}*) echo '9|COMPLETED|main|n1|{name}|';; esac")
+    found = until_known(starter, job)
+    assert found is not None
+    assert found["job_id"] == "9"
+    known = Submission.read(job.attempt(1))
+    assert known is not None
+    assert known.job_id == "9"
 
 
 def test_a_frozen_controller_does_not_hold_the_caller_and_the_submission_is_not_lost(
