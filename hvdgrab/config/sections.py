@@ -24,7 +24,7 @@ class CompressionConfig(BaseModel):
     In YAML a kind alone may stand for the whole section: ``compression: topk``.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     kind: CompressionKind = "sketch"
     """``none``: the dense fp32 difference, 4 bytes a parameter; ``fp16`` ``bf16`` ``int8``: the same in fewer bits; ``topk``: its
@@ -75,7 +75,7 @@ class CompressionConfig(BaseModel):
 class BalanceConfig(BaseModel):
     """How pair differences are balanced."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     backend: Literal["auto", "reference", "numba", "torch", "triton"] = "auto"
     """What computes the signs; ``auto`` chooses by device, width and number of vectors, and says what it chose.  A backend that
@@ -107,7 +107,7 @@ class ReorderConfig(BaseModel):
     In YAML a number alone may stand for the whole section: ``reorder: 2`` is every second epoch.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     every: int = Field(default=1, ge=1)
     """Distance between the epochs in which the ranks coordinate, counted from ``first``."""
@@ -145,7 +145,7 @@ class ReorderConfig(BaseModel):
 class CommunicationConfig(BaseModel):
     """How payloads travel between the ranks."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     algorithm: Literal["auto", "flat", "hierarchical"] = "auto"
     """``flat``: from rank to rank; ``hierarchical``: within a node through shared memory, between nodes by one rank of each;

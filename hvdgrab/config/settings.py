@@ -40,7 +40,7 @@ class GraBConfig(BaseModel):
     `from_environment` and `resolve` raise `hvdgrab.errors.ConfigError`; plain construction raises pydantic's own error.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     order: Order = "cd-grab"
     """Which rule orders the next epoch; docs/orders.md describes each."""

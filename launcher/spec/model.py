@@ -52,14 +52,7 @@ BackendKind = Literal["auto", "local", "mpirun", "horovodrun", "slurm"]
 class Section(BaseModel):
     """Strict: no unknown key, no value converted from another type, nothing changed afterwards."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        hide_input_in_errors=True,
-        defer_build=True,
-        use_attribute_docstrings=True,
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True, defer_build=True)
 
 
 class SshSettings(Section):

@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pydantic import BaseModel
+from pydantic._internal._docs_extraction import extract_docstrings_from_cls
+
 from launcher.spec.document import SHORT_FORMS
 from launcher.spec.fields import OneOrMore
-from launcher.spec.model import Spec, settings, text_settings
+from launcher.spec.model import Spec, model_in, settings, text_settings
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TEXT = ["string", "number", "boolean"]
@@ -28,10 +31,7 @@ def document() -> Schema:
     """Build the schema as plain data."""
     schema = Spec.model_json_schema(mode="validation")
     definitions: Schema = schema.get("$defs", {})
-    for section in (schema, *definitions.values()):  # pydantic leaves out a description that the section's model has too
-        for node in section["properties"].values():
-            if "$ref" in node:
-                node.setdefault("description", _definition(node, definitions)["description"])
+    _describe(schema, Spec, definitions)
     for path, nullable in text_settings().items():
         node = _at(schema, path.split("."), definitions)
         _widen(node)
@@ -96,6 +96,20 @@ def _widen(node: Schema) -> None:
             stack += [below for key, below in one.items() if key not in ("default", "examples")]
             if one.get("type") == "string":
                 one["type"] = list(_TEXT)
+
+
+def _describe(schema: Schema, model: type[BaseModel], definitions: Schema) -> None:
+    """Put the models' attribute docstrings beside the settings.  Recursion is bounded by the depth of the sections.
+
+    The models do without ``use_attribute_docstrings``, with which every command would read their sources.
+    """
+    for name, words in extract_docstrings_from_cls(model, use_inspect=True).items():
+        if name in schema["properties"]:
+            schema["properties"][name]["description"] = words
+    for name, info in model.model_fields.items():
+        below = model_in(info.annotation)
+        if below is not None:
+            _describe(_definition(schema["properties"][name], definitions), below, definitions)
 
 
 def _in_words(value: Any) -> Any:
