@@ -236,6 +236,21 @@ def test_an_interrupted_submission_that_has_left_the_queue_is_found_in_accountin
     assert known.job_id == "9"
 
 
+def test_an_interrupted_submission_to_any_cluster_is_looked_for_in_all(programs: Path, tmp_path: Path, monkeypatch) -> None:
+    job, made = job_in(tmp_path, "{clusters: all}")
+    row = f"9|PENDING|Priority|main||{submission_name(made, 1)}|"
+    put(programs, "squeue", f"echo '{SQUEUE_HEADER}'; case \"$*\" in *'-M west'*) echo '{row}';; esac")
+    put(programs, "sacctmgr", "exit 1")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    Submission(token(made, 1), submission_name(made, 1), 0.0, clusters="all").write(job.attempt(1))
+    with pytest.raises(Unreachable, match="attempt 1 is not known, as its clusters are not"):
+        SlurmStarter(0.0, settle=0.0).find(job, 1)
+    put(programs, "sacctmgr", "echo east; echo west")
+    found = SlurmStarter(600.0).find(job, 1)
+    assert found is not None
+    assert (found["job_id"], found["cluster"]) == ("9", "west")
+
+
 def test_a_frozen_controller_does_not_hold_the_caller_and_the_submission_is_not_lost(
     programs: Path, tmp_path: Path, monkeypatch
 ) -> None:
