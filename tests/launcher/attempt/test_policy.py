@@ -144,3 +144,10 @@ def test_a_restart_is_never_in_the_past_and_counted_budgets_end(
         assert NOW <= found.at <= NOW + DEFAULTS.backoff_most * (1 + DEFAULTS.jitter)
     if isinstance(budget, int) and len(causes) > 5 * budget:
         assert isinstance(found, Final) or causes.count(causes[-1]) <= budget
+
+
+def test_an_unlimited_number_of_attempts_may_make_no_progress() -> None:
+    history = ends(*["failure"] * 40)
+    assert isinstance(verdict({"failure": "unlimited", "no_progress": "unlimited"}, history), Restart)
+    assert isinstance(verdict({"failure": "unlimited", "no_progress": 0}, history), Restart)
+    assert isinstance(verdict({"failure": "unlimited", "no_progress": 40}, history), Final)

@@ -163,6 +163,20 @@ def test_a_job_that_another_record_holds_is_told_from_one_that_ran_in_the_foregr
     assert cells["planned"][4] == "5" and cells["planned"][-1] == "not in this record; nobody has taken it in"
 
 
+def test_a_job_whose_plan_an_earlier_version_wrote_is_shown(
+    no_daemon: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = JobPaths(no_daemon / "jobs" / "old-20250102-030405-00ff")
+    job.create()
+    EventLog(job).add("queued", ranks=3, backend="local")
+    job.plan.write_text('{"version": 2, "job_id": "old", "ranks": 3}')
+    job.rank_log(0).write_text("hello\n")
+    record_of(monkeypatch, None)
+    for arguments in (["ls"], ["show", job.id], ["logs", job.id]):
+        assert main(arguments) == 0, arguments
+    assert "hello" in capsys.readouterr().out
+
+
 def test_colours_are_for_terminals_and_touch_the_state_alone() -> None:
     heading, line = table([("ID", "STATE", "NOTE"), ("failed-1", "failed", "failed")])
     assert heading == "ID        STATE   NOTE"
