@@ -13,9 +13,8 @@ import time
 from typing import Protocol
 
 from launcher.attempt import remote, remote_shell
-from launcher.attempt.judge import Evidence, Outcome, judge
+from launcher.attempt.judge import Evidence, Outcome, judge, why_marks_are_missing, with_exception
 from launcher.attempt.program import Program
-from launcher.attempt.reasons import why_marks_are_missing, with_exception
 from launcher.attempt.stopping import Stopper
 from launcher.attempt.sweep import sweep
 from launcher.attempt.watch import Watch, lost_node, spec_names

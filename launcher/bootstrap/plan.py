@@ -12,13 +12,60 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from launcher.bootstrap import bundled_mpi, disk, horovod_source, toolchain, wheels
+from launcher.bootstrap import bundled_mpi, horovod_source, toolchain, wheels
 from launcher.bootstrap.cache import Cache, Key
 from launcher.bootstrap.commands import Progress, Runner
 from launcher.bootstrap.environment import CONSTRAINTS, Environment, Facts
 from launcher.bootstrap.errors import BootstrapError, NotOnIndexError
+from launcher.bootstrap.probes import verify
 from launcher.bootstrap.steps import Stamps, Step
-from launcher.bootstrap.verify import verify
+
+GB = 1e9
+ENVIRONMENT_BYTES = 2.0 * GB
+"""Measured: 1.7 GB with the CPU build of torch 2.13 and all extras."""
+
+CUDA_BYTES = 8.0 * GB
+"""What a CUDA build of torch adds with its libraries."""
+
+BUILD_BYTES = 0.7 * GB
+"""Measured: Horovod's sources, object files, tools and wheel at the end of its build: 0.5 GB."""
+
+
+def existing_parent(path: Path) -> Path:
+    """The nearest folder at or above `path` that exists."""
+    return next(parent for parent in (path, *path.parents) if parent.exists())
+
+
+def require_space(
+    needs: Mapping[Path, float],
+    free_of: Callable[[Path], os.statvfs_result] = os.statvfs,
+    device_of: Callable[[Path], int] = lambda path: path.stat().st_dev,
+) -> None:
+    """Check that every folder's disk has room; needs on one disk are added up.
+
+    Args:
+        needs: Bytes by folder; folders need not exist yet.
+        free_of: Tells a file system's free space (a test's stand-in for `os.statvfs`).
+        device_of: Tells which file system a folder is on.
+
+    Raises:
+        BootstrapError: One has too little; the sentence says how much there is and how much is needed.
+    """
+    wanted: dict[int, tuple[Path, float]] = {}
+    for folder, size in needs.items():
+        place = existing_parent(folder)
+        device = device_of(place)
+        first, total = wanted.get(device, (place, 0.0))
+        wanted[device] = (first, total + size)
+    for place, size in wanted.values():
+        state = free_of(place)
+        free = state.f_bavail * state.f_frsize
+        if free < size:
+            raise BootstrapError(
+                f"no disk space: {free / GB:.1f} GB are free at {place}, and the set-up needs about {size / GB:.1f} GB there; "
+                "free some, or use other places: VENV=DIR, HVDGRAB_CACHE=DIR"
+            )
+
 
 DEFAULT_TORCH = "2.13.0"
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -120,8 +167,8 @@ class Plan:
     def _make_venv(self, _redo: bool) -> None:
         venv = self.options.venv
         refuse_other_folder(venv)
-        size = disk.ENVIRONMENT_BYTES + (disk.CUDA_BYTES if self.options.gpu else 0)
-        disk.require_space({venv: size, self.cache.root: disk.BUILD_BYTES})
+        size = ENVIRONMENT_BYTES + (CUDA_BYTES if self.options.gpu else 0)
+        require_space({venv: size, self.cache.root: BUILD_BYTES})
         run = Runner(self.cache.root / "logs", self.environ, self.run.keep)  # the other logs' folder is emptied by --clear
         base = getattr(sys, "_base_executable", None) or sys.executable
         run("making the virtual environment", [base, "-m", "venv", "--clear", venv], log="venv")
@@ -155,7 +202,7 @@ class Plan:
             install(f"torch=={wanted}+cpu")
         except NotOnIndexError:
             self.say(_GENERAL_TORCH)
-            disk.require_space({self.options.venv: disk.CUDA_BYTES})
+            require_space({self.options.venv: CUDA_BYTES})
             install(f"torch=={wanted}")
 
     # 3
@@ -203,7 +250,7 @@ class Plan:
         return not self.options.rebuild and all(self.cache.find(key) for key in keys)
 
     def _build(self, shop: wheels.Workshop, keys: list[Key], _redo: bool) -> None:
-        disk.require_space({self.cache.root: disk.BUILD_BYTES})
+        require_space({self.cache.root: BUILD_BYTES})
         if self.options.rebuild:
             for key in keys:
                 self.cache.discard(key)

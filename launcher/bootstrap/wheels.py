@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.bootstrap import horovod_source
+from launcher.bootstrap.bundled_mpi import make_relocatable
 from launcher.bootstrap.cache import Cache, Key
 from launcher.bootstrap.commands import Progress, Runner
 from launcher.bootstrap.environment import CONSTRAINTS, Environment, Facts, platform_fields
 from launcher.bootstrap.errors import BootstrapError
-from launcher.bootstrap.relocate import make_relocatable
 from launcher.bootstrap.toolchain import Compiler, Mpi, require_build_tools
 
 MPI4PY_VERSION = "4.1.2"

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.attempt import remote
-from launcher.attempt.judge import Evidence, judge
+from launcher.attempt.judge import Evidence, judge, why_marks_are_missing
 from launcher.attempt.policy import Final, Verdict, decide
-from launcher.attempt.reasons import why_marks_are_missing
 from launcher.attempt.starter import Gone
 from launcher.attempt.sweep import sweep
 from launcher.daemon.context import Context, log, step

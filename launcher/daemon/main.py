@@ -21,9 +21,9 @@ from launcher.daemon.context import Context, SystemClock, log
 from launcher.daemon.dirs import Dirs
 from launcher.daemon.engine import Engine
 from launcher.daemon.lease import LeaseHeldError, LeaseLostError
+from launcher.daemon.queue import load
 from launcher.daemon.record import RecordError, Store
 from launcher.daemon.requests import Requests
-from launcher.daemon.settings import load
 from launcher.daemon.spawn import StartupMessages
 from launcher.daemon.spool import Spool
 from launcher.errors import EXIT_FAILED, EXIT_OK, LauncherError, UnreachableError, UsageError

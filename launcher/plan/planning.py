@@ -17,10 +17,10 @@ from launcher.jobdir import variables
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import PLAN_VERSION, Job, Launch, Limits, Placement, Plan, RestartRules, Slurm
 from launcher.plan import argv
-from launcher.plan.checks import check_root, check_spec
 from launcher.plan.facts import Facts
 from launcher.plan.layout import SpreadError, choose_hosts, make_placement
 from launcher.plan.mpi import network_args, network_environment, options_of
+from launcher.plan.preflight import check_root, check_spec
 from launcher.spec.model import RestartSettings, SlurmSettings, Spec
 from launcher.spec.variables import scrubbed
 

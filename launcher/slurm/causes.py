@@ -17,7 +17,7 @@ from pathlib import Path
 from launcher.host.program import Answer
 from launcher.jobdir import words
 from launcher.jobdir.stop import Stop
-from launcher.slurm.answers import seconds
+from launcher.slurm.commands import seconds
 from launcher.slurm.states import STATES, State
 
 LOG_MOST = 1 << 20

@@ -20,8 +20,7 @@ from launcher.errors import PlanError
 from launcher.host.program import Answer
 from launcher.host.text import counted, duration
 from launcher.jobdir.plan import Plan
-from launcher.slurm.answers import NoAnswer, nodes_in, rows_below, seconds
-from launcher.slurm.commands import Reach
+from launcher.slurm.commands import NoAnswer, Reach, nodes_in, rows_below, seconds
 from launcher.slurm.script import SPARE_SECONDS, asked_of, script
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from launcher.slurm.answers import SACCT_FORMAT, SQUEUE_FORMAT, NoAnswer, Row, parse_sacct, parse_squeue
 from launcher.slurm.causes import killed_by
-from launcher.slurm.commands import TIMEOUT, Reach
+from launcher.slurm.commands import SACCT_FORMAT, SQUEUE_FORMAT, TIMEOUT, NoAnswer, Reach, Row, parse_sacct, parse_squeue
 
 STALE_AFTER = 3
 """Intervals after which an answer says nothing about the present any more."""

@@ -20,9 +20,8 @@ from launcher.jobdir import variables
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.words import LOST_NODE
 from launcher.slurm import submission
-from launcher.slurm.answers import Row
 from launcher.slurm.causes import cause_of
-from launcher.slurm.commands import Reach
+from launcher.slurm.commands import Reach, Row
 from launcher.slurm.queue import QueueWatcher, Snapshot
 from launcher.slurm.script import asked_of, token
 from launcher.slurm.submission import Submission, Unanswered

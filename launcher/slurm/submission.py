@@ -21,8 +21,7 @@ from launcher.jobdir.plan import Plan
 from launcher.jobdir.variables import PREFIX
 from launcher.plan.argv import sbatch
 from launcher.slurm import commands, script
-from launcher.slurm.answers import NoAnswer, Row, parse_submitted, refusal
-from launcher.slurm.commands import Reach
+from launcher.slurm.commands import NoAnswer, Reach, Row, parse_submitted, refusal
 
 FILE = "submission.json"
 SCRIPT = "job.sh"

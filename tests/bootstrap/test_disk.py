@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.bootstrap import disk
+from launcher.bootstrap import plan
 from launcher.bootstrap.errors import BootstrapError
 
 
@@ -16,12 +16,12 @@ def with_free(size: float) -> Any:
 
 
 def test_enough_is_enough(tmp_path: Path) -> None:
-    disk.require_space({tmp_path / "new" / "venv": 1e9}, with_free(2e9))
+    plan.require_space({tmp_path / "new" / "venv": 1e9}, with_free(2e9))
 
 
 def test_too_little_names_both_sizes_and_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(BootstrapError, match=r"no disk space: 0\.5 GB are free at .* needs about 2\.0 GB .* VENV=DIR"):
-        disk.require_space({tmp_path / "venv": 2e9}, with_free(0.5e9))
+        plan.require_space({tmp_path / "venv": 2e9}, with_free(0.5e9))
 
 
 def test_needs_on_one_disk_are_added_up(tmp_path: Path) -> None:
@@ -29,10 +29,10 @@ def test_needs_on_one_disk_are_added_up(tmp_path: Path) -> None:
     for folder in needs:
         folder.mkdir()
     with pytest.raises(BootstrapError, match=r"about 2\.5 GB"):
-        disk.require_space(needs, with_free(2e9), lambda path: 1)
-    disk.require_space(needs, with_free(2e9), lambda path: hash(path))
+        plan.require_space(needs, with_free(2e9), lambda path: 1)
+    plan.require_space(needs, with_free(2e9), lambda path: hash(path))
 
 
 def test_a_folder_to_come_is_looked_for_above(tmp_path: Path) -> None:
-    assert disk.existing_parent(tmp_path / "a" / "b") == tmp_path
-    assert os.statvfs(disk.existing_parent(Path("/nowhere/at/all"))).f_frsize > 0
+    assert plan.existing_parent(tmp_path / "a" / "b") == tmp_path
+    assert os.statvfs(plan.existing_parent(Path("/nowhere/at/all"))).f_frsize > 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.bootstrap import bundled_mpi, disk, environment, plan, toolchain, wheels
+from launcher.bootstrap import bundled_mpi, environment, plan, toolchain, wheels
 from launcher.bootstrap.cache import Cache
 from launcher.bootstrap.commands import Runner
 from launcher.bootstrap.environment import Facts
@@ -224,7 +224,7 @@ def test_what_is_no_environment_is_not_emptied(machine: Machine, tmp_path: Path,
 def test_no_space_is_said_before_anything_is_made(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(toolchain, "find_compiler", lambda _: toolchain.Compiler(Path("c++"), "gcc-12.2.0"))
-    monkeypatch.setattr(disk, "ENVIRONMENT_BYTES", 1e18)
+    monkeypatch.setattr(plan, "ENVIRONMENT_BYTES", 1e18)
     with pytest.raises(BootstrapError, match="no disk space"):
         go(replace(machine, venv=tmp_path / "new"), tmp_path)
     assert machine.commands == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.bootstrap import probes, verify
+from launcher.bootstrap import probes
 from launcher.bootstrap.environment import Environment
 from launcher.bootstrap.errors import BootstrapError
 from launcher.bootstrap.toolchain import Mpi, describe_mpi, find_system_mpi
@@ -23,9 +23,9 @@ GOOD: dict[str, dict[str, Any]] = {
 
 def judge(monkeypatch: pytest.MonkeyPatch, changed: dict[str, dict[str, Any] | None] | None = None, nccl: bool = False) -> str:
     answers: dict[str, dict[str, Any] | None] = {**GOOD, **(changed or {})}
-    monkeypatch.setattr(verify, "run_probe", lambda name, *_: probes.Probe(answers[name], "boom"))
-    monkeypatch.setattr(verify, "run_smoke", lambda *_: probes.Probe(answers["smoke"], "boom"))
-    return verify.verify(Path("python"), MPI, {}, nccl=nccl)
+    monkeypatch.setattr(probes, "run_probe", lambda name, *_: probes.Probe(answers[name], "boom"))
+    monkeypatch.setattr(probes, "run_smoke", lambda *_: probes.Probe(answers["smoke"], "boom"))
+    return probes.verify(Path("python"), MPI, {}, nccl=nccl)
 
 
 def test_a_sound_environment_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,4 +76,4 @@ def test_this_environment_trains() -> None:
     need("Horovod with mpi4py", facts.has("horovod") and facts.has("mpi4py"))
     mpi = find_system_mpi(os.environ) or describe_mpi(facts.scripts, os.environ, bundled=True)
     path = os.pathsep.join([str(facts.scripts), os.environ["PATH"]])
-    assert "an allreduce of two ranks gave the right sum" in verify.verify(environment.python, mpi, {**os.environ, "PATH": path})
+    assert "an allreduce of two ranks gave the right sum" in probes.verify(environment.python, mpi, {**os.environ, "PATH": path})

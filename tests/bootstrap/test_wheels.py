@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from launcher.bootstrap import wheels
+from launcher.bootstrap.bundled_mpi import relative_runpath
 from launcher.bootstrap.cache import Cache
 from launcher.bootstrap.commands import Runner
 from launcher.bootstrap.environment import Environment, Facts
 from launcher.bootstrap.errors import BootstrapError
-from launcher.bootstrap.relocate import relative_runpath
 from launcher.bootstrap.toolchain import Compiler, Mpi
 from tests.bootstrap.conftest import ROOT
 from tests.bootstrap.test_cache import make_wheel

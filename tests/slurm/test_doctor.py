@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from launcher.cli.doctor import slurm
-from launcher.slurm.answers import NoAnswer, seconds
 from launcher.slurm.check import expected_start, gpus_in, parse_partitions
+from launcher.slurm.commands import NoAnswer, seconds
 from tests.launcher.helpers import spec
 from tests.slurm.cluster import Cluster
 

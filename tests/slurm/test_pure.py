@@ -14,13 +14,12 @@ from launcher.host.program import Answer
 from launcher.jobdir import words
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
-from launcher.plan.checks import OWN_OPTIONS
 from launcher.plan.facts import Allocation, expand_counts
 from launcher.plan.planning import make_plan
+from launcher.plan.preflight import OWN_OPTIONS
 from launcher.slurm import start_method
-from launcher.slurm.answers import SQUEUE_HEADER, NoAnswer, parse_sacct, parse_squeue, parse_submitted, refusal
 from launcher.slurm.causes import answered, cause_of, killed_by, logged, why
-from launcher.slurm.commands import scrub
+from launcher.slurm.commands import SQUEUE_HEADER, NoAnswer, parse_sacct, parse_squeue, parse_submitted, refusal, scrub
 from launcher.slurm.script import script
 from launcher.slurm.start_method import parse_types
 from launcher.slurm.states import STATES, parse_state, reason_in_words

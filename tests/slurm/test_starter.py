@@ -13,9 +13,8 @@ from launcher.jobdir.end import AttemptEnd
 from launcher.jobdir.events import EventLog
 from launcher.jobdir.paths import JobPaths
 from launcher.jobdir.plan import Plan
-from launcher.slurm.answers import SACCT_HEADER, SQUEUE_HEADER
 from launcher.slurm.batch import first_attempt, requeue_decision
-from launcher.slurm.commands import Reach
+from launcher.slurm.commands import SACCT_HEADER, SQUEUE_HEADER, Reach
 from launcher.slurm.script import submission_name, token
 from launcher.slurm.starter import SILENT, SlurmStarter
 from launcher.slurm.submission import Submission

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.attempt.reasons import LONGEST, exception_of
+from launcher.attempt.judge import LONGEST, exception_of
 from tests.launcher.attempts import job_of, python, run
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    run(\n        ^^^\n'

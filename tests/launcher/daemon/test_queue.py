@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.daemon.queue import Capacity, pick_jobs_to_start
+from launcher.daemon.queue import Capacity, load, pick_jobs_to_start
 from launcher.daemon.record import Job
-from launcher.daemon.settings import load
 from launcher.errors import LauncherError
 
 NUMBERS = itertools.count(1)
