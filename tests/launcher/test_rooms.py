@@ -30,5 +30,4 @@ def test_circles_are_found() -> None:
 
 def test_nothing_lies_loose_in_the_launcher() -> None:
     assert {path.stem for path in (ROOT / "launcher").glob("*.py")} == {"__init__", *LOOSE}
-    folders = {path.name for path in (ROOT / "launcher").iterdir() if path.is_dir()}
-    assert folders - {"__pycache__", "_shipped"} == {*LAUNCHER, "bootstrap"} - {"errors"}
+    assert {room_of(path) for path in FILES} - {*LOOSE} == {*LAUNCHER, "bootstrap"} - {"errors"}
