@@ -13,14 +13,15 @@ class BuildWithShipped(build_py):
     """build_py, plus a copy of the top-level folders; an editable install uses the checkout's own folders instead."""
 
     def run(self) -> None:
-        """Build as always, then copy."""
-        super().run()
+        """Build as always, then copy; what an earlier build left goes, so that no renamed file stays in the next wheel."""
         if self.editable_mode:
+            super().run()
             return
-        target = Path(self.build_lib, "launcher", "_shipped")
-        shutil.rmtree(target, ignore_errors=True)  # a file that was renamed must not stay in the next wheel
+        for package in ("hvdgrab", "launcher"):
+            shutil.rmtree(Path(self.build_lib, package), ignore_errors=True)
+        super().run()
         for name in SHIPPED:
-            shutil.copytree(Path(__file__).parent / name, target / name)
+            shutil.copytree(Path(__file__).parent / name, Path(self.build_lib, "launcher", "_shipped", name))
 
 
 setup(cmdclass={"build_py": BuildWithShipped})

@@ -159,12 +159,14 @@ class Requests:
 
         Raises:
             ConflictError: if it has not ended, or has succeeded.
+            UsageError: if its directory or its plan is gone, or cannot be used; the job stays as it is.
         """
         with self._retrying:
             job = self._closed(job_id)
             if not Path(job.dir).exists():
                 raise UsageError(f"the directory of {job_id} is gone, {job.dir}: submit the job again from its YAML")
             check_directory(JobPaths(Path(job.dir)))
+            Plan.read(JobPaths(Path(job.dir)).plan)
             try:
                 JobPaths(Path(job.dir)).cancel.unlink(missing_ok=True)
             except OSError as error:

@@ -161,9 +161,11 @@ class Spool:
         Raises:
             UsageError: if the file is no job, or if the version before has begun to submit it.
         """
-        if (old := path.with_name(f".{path.name}.ids")).exists():
-            old.unlink()
-            raise UsageError("the version before had begun to submit it: if `ls` does not show its jobs, put it here again")
+        if _old_notes(path).exists():
+            raise UsageError(
+                "an earlier version of hvdgrab-launch had begun to submit it: if `ls` does not show its jobs, put it into the "
+                "spool again"
+            )
         fingerprint = _fingerprint(path.lstat())
         taken = read_as(Taken, _notes(path)) or Taken()
         jobs: list[Job | None] = []
@@ -212,6 +214,7 @@ class Spool:
             path.rename(target)
             if len(os.fsencode(path.name)) <= LONGEST:
                 _notes(path).unlink(missing_ok=True)
+                _old_notes(path).unlink(missing_ok=True)
         except OSError as error:
             text = reason.replace(str(path), shown(path))
             self._say_once(path.name, f"spool: {shown(path)} is refused, and cannot be moved aside ({error.strerror}): {text}")
@@ -253,6 +256,11 @@ def _prepare(file: str, root: str) -> list[Prepared]:
 def _notes(path: Path) -> Path:
     """Where the `Taken` of a file lies."""
     return path.with_name(f".{path.name}.taken.json")
+
+
+def _old_notes(path: Path) -> Path:
+    """What an earlier version kept in its place."""
+    return path.with_name(f".{path.name}.ids")
 
 
 def _short(path: Path) -> str:

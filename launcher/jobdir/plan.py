@@ -244,6 +244,8 @@ class Plan:
             ValueError, TypeError, KeyError: if the text is none.
         """
         data: dict[str, Any] = json.loads(text)
+        if data["version"] != PLAN_VERSION:
+            raise ValueError(f"its format is number {data['version']}, not {PLAN_VERSION}")
         placement = data["placement"]
         for name in ("hosts", "offered_hosts"):
             placement[name] = [HostSlots(**host) for host in placement[name]]
@@ -267,16 +269,16 @@ class Plan:
         try:
             text = _regular_file(path)
             if _is_flat(text):
+                root = path.parents[2] if path.parents[1].name == "attempts" else path.parent
                 raise PlanFileError(
-                    f"{path} was written by an earlier version of hvdgrab-launch, whose jobs this one cannot start: submit "
-                    f"{path.parent / 'spec.yaml'} as a new job"
+                    f"the plan was written by an earlier version of hvdgrab-launch: submit {root / 'spec.yaml'} as a new job"
                 )
             return cls.from_json(text)
         except OSError as error:
             reason = "it is a link, and links are not followed" if path.is_symlink() else error.strerror
             raise PlanFileError(f"the plan {path} cannot be read: {reason}") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise PlanFileError(f"{path} is no plan of this version of hvdgrab-launch: {error}") from error
+            raise PlanFileError(f"{path} is not a plan of this version of hvdgrab-launch: {error}") from error
 
     @classmethod
     def of(cls, attempt: AttemptPaths) -> Plan:
@@ -298,7 +300,7 @@ def _regular_file(path: Path) -> str:
     with os.fdopen(number, "rb") as file:
         found = os.fstat(number)
         if not stat.S_ISREG(found.st_mode) or found.st_size > PLAN_MOST:
-            raise PlanFileError(f"{path} is no plan")
+            raise PlanFileError(f"{path} is not a plan")
         return file.read().decode("ascii")
 
 

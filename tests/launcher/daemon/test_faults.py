@@ -14,6 +14,7 @@ from launcher.daemon.context import CRASH_STEPS
 from launcher.daemon.lease import Holder, LeaseLostError, acquire
 from launcher.daemon.queue import Capacity
 from launcher.daemon.record import RecordError
+from launcher.errors import UsageError
 from launcher.host.files import replace_text
 from tests.launcher.daemon.kit import World
 
@@ -293,6 +294,10 @@ def test_jobs_of_the_version_before_end_with_the_reason_as_their_plans_cannot_be
     world.tick(times=2)
     assert world.view(running).state == "failed"
     assert "rank 0 ended with 1; no other attempt can be made: " in (world.view(running).reason or "")
+    before = world.view(running)
+    with pytest.raises(UsageError, match="earlier version of hvdgrab-launch"):
+        world.requests.retry(running, {})
+    assert world.view(running) == before, "a job that cannot be started keeps its end"
 
 
 def test_a_read_only_job_directory_is_the_end_and_the_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

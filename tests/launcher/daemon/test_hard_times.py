@@ -131,7 +131,7 @@ def test_a_daemon_of_another_version_is_replaced_while_jobs_run(daemon: RealDaem
     assert daemon.paths(running).rank_log(0).read_bytes().count(b"up") == 1
 
 
-@pytest.mark.soak  # a sample: tests/launcher/store/test_store.py::test_what_is_no_usable_record_is_refused_with_the_cause
+@pytest.mark.soak  # a sample: tests/launcher/daemon/test_record.py::test_what_is_no_usable_record_is_refused_with_the_cause
 def test_a_record_of_a_newer_version_is_left_alone(daemon: RealDaemon) -> None:
     daemon.start()
     spawn.stop(daemon.dirs)

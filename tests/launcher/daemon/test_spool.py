@@ -218,10 +218,21 @@ def test_a_file_that_the_version_before_had_begun_to_submit_is_refused_once(worl
     (world.dirs.spool / "taken" / "two.yaml").write_text(TWO)
     (world.dirs.spool / "taken" / ".two.yaml.ids").write_text("1:2:3:4\na-20260101-000000-abcd\n")
     look(world, spool)
-    assert "the version before had begun to submit it" in refusals(world)["two.yaml"]
+    assert "an earlier version of hvdgrab-launch had begun to submit it" in refusals(world)["two.yaml"]
     (world.dirs.spool / "two.yaml").write_text(TWO)
     look(world, spool)
     assert world.store.counts() == {"queued": 2}
+
+
+def test_such_a_file_is_not_taken_while_it_cannot_be_moved_aside(world: World) -> None:
+    spool = Spool(world.context, world.requests)
+    (world.dirs.spool / "taken").mkdir()
+    (world.dirs.spool / "taken" / "two.yaml").write_text(TWO)
+    (world.dirs.spool / "taken" / ".two.yaml.ids").write_text("1:2:3:4\na-20260101-000000-abcd\n")
+    (world.dirs.spool / "refused").touch()
+    look(world, spool)
+    look(world, spool)
+    assert world.store.counts() == {}
 
 
 def test_a_file_that_somebody_holds_open_for_writing_is_taken_whole_after_a_pause_of_any_length(world: World) -> None:

@@ -48,12 +48,23 @@ def test_a_plan_of_the_version_before_is_refused_with_what_to_do(tmp_path: Path)
         Plan.read(tmp_path / "plan.json")
     assert "earlier version of hvdgrab-launch" in str(caught.value)
     assert f"submit {tmp_path}/spec.yaml as a new job" in str(caught.value)
+    own = tmp_path / "attempts" / "0003" / "plan.json"
+    own.parent.mkdir(parents=True)
+    own.write_text(json.dumps(flat))
+    with pytest.raises(PlanFileError, match=f"submit {tmp_path}/spec.yaml as a new job"):
+        Plan.read(own)
+
+
+def test_a_plan_of_another_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps({**json.loads(plan(GOLDEN_SPEC).to_json()), "version": 9}))
+    with pytest.raises(PlanFileError, match="its format is number 9, not 3"):
+        Plan.read(tmp_path / "plan.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"version": 3}', "\xe9"])
 def test_what_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(PlanFileError, match=r"plan.json is no plan of this version of hvdgrab-launch"):
+    with pytest.raises(PlanFileError, match=r"plan.json is not a plan of this version of hvdgrab-launch"):
         Plan.read(tmp_path / "plan.json")
 
 
