@@ -175,6 +175,7 @@ def test_a_job_given_while_the_controller_is_dead_starts_once_it_is_back(breaker
 def test_ranks_that_outlive_their_lost_node_are_ended_when_the_next_attempt_begins(breaker: User) -> None:
     job = submitted(breaker, counting(250, restart={"lost_node": 2, "backoff": "0s"}))
     appears(job.paths.rank_log(1), "starts", 120)
+    job.until(lambda view: view["state"] == "running", 60)  # else "starting" below may be the first attempt's
     breaker.cluster.signal("n2", signal.SIGKILL)  # its ranks live on
     job.until(lambda view: view["state"] in ("starting", "restarting"), 180)
     breaker.cluster.start_node("n2")
